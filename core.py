@@ -1,0 +1,641 @@
+"""core · what every session stands on: the model's client, the base tools, the gate, dispatch, events
+
+Everything on the wire is a plain dict in the shape of the Messages API, so a conversation can be
+printed, saved as JSON and sent back as it is:
+
+    {"role": "user", "content": "list the files"}                       a prompt
+    {"role": "assistant", "content": [                                  a reply that asks for a tool
+        {"type": "text", "text": "I will look."},
+        {"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {"command": "ls"}}]}
+    {"role": "user", "content": [                                       its result, by the call's id
+        {"type": "tool_result", "tool_use_id": "toolu_1", "content": "core.py"}]}
+
+What the API demands of the sequence (platform.claude.com/docs, "Handle tool calls"): the message
+after a reply with tool calls answers each call exactly once, results before any text; no text is
+blank; the first message is the user's.
+
+    events       emit(kind, ...) and whoever listens: the console, a trace file, a test
+    settings     environment and .env; models with their window and price
+    client       one SDK client, bounded and visible retries, ModelError in plain words
+    tools        Tool, validation, and dispatch: the one place where an exception becomes a result
+    permissions  decide (pure) and approve (asks)
+    toolboxes    bash alone, or all seven base tools, over one Workspace (workspace.py)
+
+Importing this file does nothing: no client, no environment, no file, no output.
+"""
+
+import fnmatch
+import glob
+import inspect
+import json
+import logging
+import os
+import re
+import shlex
+import threading
+import time
+import types
+import typing
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from workspace import OUTPUT_LIMIT, Interrupted, ToolError, Workspace, atomic_write
+
+__all__ = ["Interrupted", "ToolError", "Workspace", "atomic_write"]  # sessions need only core
+
+# ---------------------------------------------------------------------------------- events
+
+listeners: list[Callable[[dict], None]] = []
+
+
+def emit(kind: str, **data) -> None:
+    """Tells every listener what happened, as one dict with `kind`, `time` (Unix seconds) and data.
+
+    Kinds: user, request, reply, tool_call, decision, tool_result, notice, compaction, stop, error.
+    A listener that fails is reported to the log and never breaks the turn.
+    """
+    event = {"kind": kind, "time": time.time(), **data}
+    for listener in list(listeners):
+        try:
+            listener(event)
+        except Exception as error:
+            logging.getLogger("core").error("a listener failed on %s: %r", kind, error)
+
+
+# ---------------------------------------------------------------------------------- settings
+
+DEFAULT_MODEL = "claude-sonnet-5-5"
+STAND_IN_MODEL = "stand-in"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where the model is. Without a key and without a base URL it is the stand-in (`offline`)."""
+
+    api_key: str = ""
+    auth_token: str = ""
+    base_url: str = ""
+    model: str = DEFAULT_MODEL
+
+    @property
+    def offline(self) -> bool:
+        return not (self.api_key or self.auth_token or self.base_url)
+
+    @property
+    def caching(self) -> dict:
+        """The API's automatic prompt caching; other back ends may not know the field."""
+        foreign = self.base_url and not self.base_url.endswith("anthropic.com")
+        return {} if foreign else {"cache_control": {"type": "ephemeral"}}
+
+
+def settings() -> Settings:
+    """Reads the environment. A base URL is wanted without /v1, which the SDK adds by itself."""
+    value = {name: os.environ.get(name, "").strip() for name in (
+        "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "MODEL_ID", "ANTHROPIC_MODEL")}
+    found = Settings(value["ANTHROPIC_API_KEY"], value["ANTHROPIC_AUTH_TOKEN"],
+                     value["ANTHROPIC_BASE_URL"].rstrip("/").removesuffix("/v1"))
+    default = STAND_IN_MODEL if found.offline else DEFAULT_MODEL
+    return replace(found, model=value["MODEL_ID"] or value["ANTHROPIC_MODEL"] or default)
+
+
+def load_env_file() -> None:
+    """Reads the `.env` beside this file; what is already in the environment wins.
+
+    Only that one: a `.env` in a workspace could point the key at somebody else's server.
+    """
+    from dotenv import load_dotenv
+
+    load_dotenv(Path(__file__).resolve().parent / ".env", override=False, encoding="utf-8-sig")
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Context window in tokens; US dollars per million tokens in and out, None when unknown."""
+
+    window: int = 200_000
+    price_in: float | None = None
+    price_out: float | None = None
+
+
+# platform.claude.com/docs, models overview and prompt caching, read on 2026-11-29
+MODELS = {
+    "claude-fable-5-2": ModelInfo(1_000_000, 8, 40),
+    "claude-opus-5-5": ModelInfo(1_000_000, 4, 20),
+    "claude-sonnet-5-5": ModelInfo(1_000_000, 2, 10),
+    "claude-haiku-5-5": ModelInfo(1_000_000),  # its price depends on the length of the prompt
+    "claude-haiku-4-5": ModelInfo(200_000, 1, 5),
+}
+
+
+def model_info(model: str) -> ModelInfo:
+    """Window and price of a model, by its id or the id with a date behind it."""
+    return next((info for name, info in MODELS.items() if model.startswith(name)), ModelInfo())
+
+
+def prompt_tokens(usage: dict) -> int:
+    """Size of a prompt in tokens: what was read from cache and written to it counts too."""
+    return sum(usage.get(key) or 0 for key in (
+        "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"))
+
+
+def cost(model: str, usage: dict) -> float | None:
+    """US dollars for one reply; cache reads cost 0.1 of the input price, writes 1.25 (1 h: 2)."""
+    info = model_info(model)
+    if info.price_in is None:
+        return None
+    hour = (usage.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0
+    written = usage.get("cache_creation_input_tokens") or 0
+    paid = ((usage.get("input_tokens") or 0) + 1.25 * (written - hour) + 2 * hour
+            + 0.1 * (usage.get("cache_read_input_tokens") or 0))
+    return (paid * info.price_in + (usage.get("output_tokens") or 0) * info.price_out) / 1e6
+
+
+def estimate_tokens(value) -> int:
+    """A rough count for what has not been sent yet: one token per four characters of JSON."""
+    return len(json.dumps(value, ensure_ascii=False)) // 4
+
+
+# ---------------------------------------------------------------------------------- client
+
+RETRIES = 4  # after the first attempt; waits of about 0.5, 1, 2 and 4 s, or what retry-after says
+LONGEST_WAIT = 60  # seconds; a server that wants more is reported instead of waited for
+TEMPORARY = (200, 408, 409, 429)  # worth another try, as is 500 and above; 200: an error inside a stream
+_clients: dict[Settings, object] = {}
+_client_lock = threading.Lock()
+
+
+class ModelError(Exception):
+    """The model could not be asked. Its text is one line: what happened and what to do."""
+
+
+def client():
+    """The SDK's client for the present settings, built on first use; safe to call from threads."""
+    found = replace(settings(), model="")
+    with _client_lock:
+        if found not in _clients:
+            _clients.clear()
+            _clients[found] = _build_client(found)
+        return _clients[found]
+
+
+def _build_client(found: Settings):
+    import anthropic
+
+    if found.offline:
+        import offline
+
+        found = Settings(api_key="stand-in", base_url=offline.start().url)
+    elif not (found.api_key or found.auth_token):
+        found = replace(found, api_key="none")  # local servers take any key
+    return anthropic.Anthropic(
+        api_key=found.api_key or None, auth_token=None if found.api_key else found.auth_token,
+        base_url=found.base_url or "https://api.anthropic.com",
+        max_retries=0)  # retries are ours (call_model), because the SDK's are silent
+
+
+def call_model(attempt: Callable[[], object]) -> dict:
+    """Runs one API call with bounded retries and returns its reply as a plain dict.
+
+    Each wait is announced as a `notice`. Raises ModelError when the last attempt failed, or at
+    once when trying again cannot help. A body cut on its way surfaces as an error of the HTTP
+    library, not of the SDK; nothing of the turn was kept, so it is safe to ask again.
+    """
+    import anthropic
+    import httpx2  # the SDK's HTTP library
+
+    failures = (anthropic.AnthropicError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, AssertionError)
+    for retry in range(RETRIES + 1):
+        try:
+            return plain_reply(attempt())
+        except failures as error:
+            wait = _retry_wait(error, retry)
+            if retry == RETRIES or wait > LONGEST_WAIT or not _may_pass(error):
+                raise ModelError(explain(error)) from error
+            emit("notice", text=f"{_what(error)}; trying again in {wait:.1f} s ({retry + 1} of {RETRIES})")
+            time.sleep(wait)
+    raise AssertionError("unreachable")
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether another attempt can help."""
+    import anthropic
+    import httpx2
+
+    if isinstance(error.__cause__, (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)):
+        return False  # a base URL or a key with a typing error in it
+    broken = isinstance(error, (anthropic.APIConnectionError, httpx2.HTTPError, json.JSONDecodeError))
+    status = getattr(error, "status_code", None) or 0
+    return broken or status in TEMPORARY or status >= 500
+
+
+def _retry_wait(error: Exception, retry: int) -> float:
+    """Seconds to wait before the next attempt; `retry` counts from 0."""
+    response = getattr(error, "response", None)
+    headers = getattr(response, "headers", None) or {}
+    try:
+        return max(0.0, float(headers["retry-after"]))
+    except (KeyError, ValueError):  # absent, or a date
+        return 0.5 * 2**retry
+
+
+def _what(error: Exception) -> str:
+    """The error in a few words, from its status and the API's own message, on one line."""
+    status = getattr(error, "status_code", None)
+    body = getattr(error, "body", None)
+    detail = body.get("error") if isinstance(body, dict) else None
+    text = detail.get("message") if isinstance(detail, dict) else detail
+    if type(error) is ValueError:
+        text = str(error)
+    elif status is None or (status == 200 and not text):
+        cause = error.__cause__ or error  # the SDK itself says no more than "Connection error."
+        text = f"the connection failed ({type(cause).__name__}: {cause})"
+    text = " ".join(str(text or f"the server answered HTTP {status}").split())[:300]
+    return f"{text} (HTTP {status})" if status and str(status) not in text else text
+
+
+def explain(error: Exception) -> str:
+    """What happened and what to do, in one line for a person."""
+    status, what = getattr(error, "status_code", None), _what(error)
+    if status == 400 and "prompt is too long" in what or status == 413:
+        return f"{what}: the conversation is too long; /clear starts afresh, /compact (s06) shortens it"
+    return what + ": " + {
+        400: "the request was refused; the conversation is kept, /clear starts afresh",
+        401: "check ANTHROPIC_API_KEY in the environment or in .env",
+        402: "check the account's billing", 403: "this key may not do that",
+        404: "check the model (--model or MODEL_ID) and ANTHROPIC_BASE_URL (without /v1)",
+        429: "too many requests; wait a little and ask again",
+        None: "check the network and ANTHROPIC_BASE_URL, then ask again",
+    }.get(status, "the service has trouble; ask again later")
+
+
+def plain_reply(message) -> dict:
+    """An SDK Message as a dict {content, stop_reason, usage}, ready to be stored and sent back.
+
+    Blocks keep what the API sent, signatures included, without null-only fields; blank text is
+    dropped because the API refuses it in a request. Raises ValueError if it is no message.
+    """
+    reply = message.to_dict(mode="json", warnings=False) if hasattr(message, "to_dict") else {}
+    if "content" not in reply:
+        raise ValueError("the server's answer is not a message of the Messages API")
+    content = []
+    for block in as_blocks(reply.get("content") or []):
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind and not (kind == "text" and not (block.get("text") or "").strip()):
+            kept = {key: value for key, value in block.items() if value is not None}
+            content.append(_readable_call(kept) if kind == "tool_use" else kept)
+    return {"content": content, "stop_reason": reply.get("stop_reason"), "usage": reply.get("usage") or {}}
+
+
+def _readable_call(block: dict) -> dict:
+    """A tool call with a dict as input and an id that is unique in the conversation.
+
+    Some back ends send JSON text as input, whole or broken; some number the calls of each reply
+    from 0, or use characters that the API refuses once the conversation goes there.
+    """
+    given = block.get("input") or "{}"
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            pass  # said to the model by check_input
+    given = given if isinstance(given, dict) else {"invalid_json": str(given)}
+    own = re.fullmatch(r"toolu_[A-Za-z0-9_-]+", str(block.get("id")))
+    return {"name": "", **block, "id": own[0] if own else f"toolu_{uuid.uuid4().hex}", "input": given}
+
+
+def text_of(content: str | list[dict]) -> str:
+    """The text of a message's content, its text blocks joined by blank lines."""
+    if isinstance(content, str):
+        return content
+    return "\n\n".join(block["text"] for block in content if block["type"] == "text")
+
+
+def merge_roles(messages: list[dict]) -> list[dict]:
+    """The same conversation with neighbours of equal role merged.
+
+    After an interrupt or a failed call two user messages follow each other. The API merges them;
+    the chat templates of many local servers refuse them.
+    """
+    merged: list[dict] = []
+    for message in messages:
+        if merged and merged[-1]["role"] == message["role"]:
+            both = [block for part in (merged[-1], message) for block in as_blocks(part["content"])]
+            merged[-1] = {**message, "content": both}
+        else:
+            merged.append(message)
+    return merged
+
+
+def as_blocks(content: str | list[dict]) -> list[dict]:
+    """Content as a list of blocks."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+# ---------------------------------------------------------------------------------- tools
+
+JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """What the model may call: `run(**input)` returns text (or a list of content blocks)."""
+
+    name: str
+    description: str
+    input_schema: dict
+    run: Callable[..., str | list]
+    read_only: bool = False
+
+    @classmethod
+    def of(cls, function: Callable, read_only: bool = False, input_schema: dict | None = None) -> "Tool":
+        """A tool from a function: its name, docstring and annotated parameters describe it."""
+        fields = inspect.signature(function, eval_str=True).parameters.values()
+        schema = input_schema or {
+            "type": "object",
+            "properties": {f.name: field_schema(f.annotation) for f in fields},
+            "required": [f.name for f in fields if f.default is f.empty],
+            "additionalProperties": False}
+        return cls(function.__name__, inspect.getdoc(function) or "", schema, function, read_only)
+
+    def definition(self) -> dict:
+        """The tool as the API wants it in a request."""
+        return {"name": self.name, "description": self.description, "input_schema": self.input_schema}
+
+
+def field_schema(annotation) -> dict:
+    """The JSON schema of an annotation such as str, int | None, list[str] or Literal["a", "b"]."""
+    origin, inner = typing.get_origin(annotation) or annotation, typing.get_args(annotation)
+    if origin in (types.UnionType, typing.Union):  # None means that it may be left out
+        return field_schema(next(kind for kind in inner if kind is not type(None)))
+    if origin is typing.Literal:
+        return {"type": JSON_TYPES[type(inner[0])], "enum": list(inner)}
+    items = {"items": field_schema(inner[0])} if origin is list and inner else {}
+    return {"type": JSON_TYPES[origin], **items}
+
+
+def registry(*tools: Tool) -> dict[str, Tool]:
+    """Tools by name, in the order given."""
+    return {tool.name: tool for tool in tools}
+
+
+def problems(value, schema: dict, name: str = "input") -> list[str]:
+    """Everything that is wrong with a value, in words; empty when it fits the JSON schema.
+
+    Covers what tool schemas use: type, enum, properties, required, additionalProperties, items.
+    """
+    if not isinstance(schema, dict):  # true: anything goes
+        return []
+    kinds = {"string": str, "integer": int, "number": (int, float), "boolean": bool,
+             "array": list, "object": dict, "null": type(None)}
+    wanted = schema.get("type", [])
+    wanted = [wanted] if isinstance(wanted, str) else wanted
+    fits = any(isinstance(value, kinds.get(kind, object)) and not (
+        isinstance(value, bool) and kind in ("integer", "number")) for kind in wanted)
+    if wanted and not fits:
+        return [f"{name} must be {' or '.join(wanted)}, not {json.dumps(value, ensure_ascii=False)[:80]}"]
+    if "enum" in schema and value not in schema["enum"]:
+        return [f"{name} must be one of {', '.join(map(str, schema['enum']))}, not {str(value)[:80]}"]
+    found: list[str] = []
+    if isinstance(value, dict):
+        fields, inside = schema.get("properties", {}), "" if name == "input" else f"{name}."
+        found += [f"{inside}{key} is missing" for key in schema.get("required", []) if key not in value]
+        if schema.get("additionalProperties") is False:
+            found += [f"{inside}{key} is unknown" for key in value if key not in fields]
+        for key in fields.keys() & value.keys():
+            found += problems(value[key], fields[key], inside + key)
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            found += problems(item, schema.get("items", {}), f"{name}[{index}]")
+    return sorted(found)
+
+
+def check_input(tool: Tool, given: dict) -> None:
+    """Raises ToolError that names every problem at once and the tool's fields."""
+    if "invalid_json" in given:
+        raise ToolError(f"{tool.name}: the input was not valid JSON: {given['invalid_json'][:200]}")
+    if found := problems(given, tool.input_schema):
+        required = tool.input_schema.get("required", [])
+        fields = ", ".join(f"{key}{'' if key in required else '?'}: {part.get('type', 'any')}"
+                           for key, part in tool.input_schema.get("properties", {}).items())
+        raise ToolError(f"{tool.name}: {'; '.join(found)}. Its fields: {fields or 'none'}")
+
+
+def clip(text: str, limit: int = OUTPUT_LIMIT) -> str:
+    """The text, or its head and tail with the count of what was left out between them."""
+    if len(text) <= limit:
+        return text
+    half = (limit - 60) // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
+
+
+def tool_result(call: dict, content: str | list, is_error: bool = False) -> dict:
+    """The block that answers a call. Text that could not be sent (blank, not UTF-8) is made sendable."""
+    if not isinstance(content, list):
+        text = clip(str("" if content is None else content).encode("utf-8", "replace").decode("utf-8"))
+        content = text if text.strip() else ""
+    content = content or "(no output)"
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": content}
+    return {**result, "is_error": True} if is_error else result
+
+
+def dispatch(call: dict, tools: dict[str, Tool], permissions: "Permissions", agent: str = "main") -> dict:
+    """Runs one tool call and always returns its tool_result: validated, permitted, clipped.
+
+    Whatever a tool raises becomes a result with is_error. Ctrl-C inside the tool is raised on as
+    Interrupted with what is known of the work done; before it, as it came.
+    """
+    name = call["name"]
+    try:
+        if name not in tools:
+            raise ToolError(f"there is no tool {name!r}; the tools are {', '.join(tools)}")
+        check_input(tools[name], call["input"])
+        permissions.approve(tools[name], call["input"], agent)
+        try:
+            return tool_result(call, tools[name].run(**call["input"]))
+        except KeyboardInterrupt as stop:
+            raise Interrupted(*stop.args) from stop
+    except ToolError as error:
+        return tool_result(call, str(error), is_error=True)
+    except Exception as error:  # the one boundary: a broken tool must not end the turn
+        return tool_result(call, f"{name} failed: {type(error).__name__}: {error}", is_error=True)
+
+
+# ---------------------------------------------------------------------------------- permissions
+
+# Refused whatever was answered. A last net under tired eyes, not a sandbox: a shell command can
+# be written in endless ways. The target may be quoted, or behind sh -c, env, sudo or xargs.
+_WORDS = r"([^\s;&|]+([ \t]|\\\n)+)*"
+_TARGET = r"""["']?(/+\.?|/\*|~/?|~/\*|\$\{?\w+\}?["']?/\*?|\$\{?HOME\}?)["']?(?=[\s;&|'")]|$)"""
+_START = r"""(^|[;&|\n(]|\bsudo\s|\s-c\s*["'])\s*"""
+_DISK = r"/dev/(sd|hd|vd|nvme|mmcblk|disk)"
+WORST_COMMANDS = [
+    (rf"\brm\s+(?={_WORDS}(-\w*[rR]|--recursive)){_WORDS}{_TARGET}", "it deletes everything below a root"),
+    (rf"\bch(mod|own)\s+(?={_WORDS}(-\w*R|--recursive)){_WORDS}{_TARGET}", "it changes all below a root"),
+    (_START + r"(\S*/)?(mkfs(\.\w+)?|wipefs)\s", "it formats a disk"),
+    (rf"\bdd\b.*\bof={_DISK}|>\s*{_DISK}", "it overwrites a disk"),
+    (r":\s*\(\s*\)\s*\{.*:\s*\|\s*:", "it is a fork bomb"),
+    (_START + r"(\S*/)?(shutdown|reboot|halt|poweroff)(?![\w./-])", "it stops the machine"),
+]
+# Run what their arguments name: "always" offers only the exact command, and rules look behind them
+RUNNERS = set(
+    "sh bash zsh dash ksh fish env xargs find exec eval source sudo su doas nohup timeout time nice watch "
+    "setsid stdbuf command builtin coproc trap busybox parallel ssh if then elif else while until do !".split())
+# The same for these, which run any code or delete any file by their options
+NEVER_BY_PREFIX = RUNNERS | set(
+    "awk gawk sed perl python pypy node deno bun ruby php lua npx npm pnpm yarn uv uvx pip pipx make docker "
+    "podman kubectl tar rm rmdir mv dd chmod chown kill pkill killall crontab at osascript powershell pwsh "
+    "cmd".split())
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`behavior` is allow, ask or deny; `why` is for the person or the model who reads it."""
+
+    behavior: str
+    why: str = ""
+
+
+@dataclass
+class Permissions:
+    """Who may do what, as data. A rule is `tool` or `tool(pattern)`, with `*` as wildcard.
+
+    The pattern is matched against the command, or the path, or else the tool's first field. Rules
+    that deny or ask look at every part of a command, and take upper and lower case as one. `mode`
+    is "ask", or "yes" (everything that would be asked is allowed). `asker` shows a question and
+    returns yes, no or always; without one, ask means deny.
+    """
+
+    mode: str = "ask"
+    allow: list[str] = field(default_factory=list)
+    ask: list[str] = field(default_factory=list)
+    deny: list[str] = field(default_factory=list)
+    asker: Callable[[Tool, dict, str, str], str] | None = None
+
+    def decide(self, tool: Tool, given: dict) -> Decision:
+        """What the rules say, asking nobody. Deny wins over ask, ask over allow; no rule: ask."""
+        subject, is_command = subject_of(tool, given)
+        for pattern, why in WORST_COMMANDS if is_command else []:
+            if re.search(pattern, subject):
+                return Decision("deny", f"{why}; this is never allowed")
+        parts = [subject, *(command_parts(subject) if is_command else [os.path.normpath(subject)])]
+        if rule := first_rule(self.deny, tool, parts):
+            return Decision("deny", f"the rule {rule} forbids it")
+        if self.mode == "yes":
+            return Decision("allow", "started with --yes")
+        if rule := first_rule(self.ask, tool, parts):
+            return Decision("ask", f"the rule {rule} asks")
+        # a compound command is allowed only as a whole: `git *` must not allow `git status; rm x`
+        exact = (tool.name, f"{tool.name}({glob.escape(subject)})")
+        single = not is_command or simple_command(subject) is not None
+        for rule in self.allow:
+            if matches(rule, tool.name, subject) and (single or rule in exact):
+                return Decision("allow", f"the rule {rule} allows it")
+        return Decision("allow", "it only reads") if tool.read_only else Decision("ask", "no rule says")
+
+    def approve(self, tool: Tool, given: dict, agent: str = "main") -> None:
+        """Returns if the call may run, asking if need be; raises ToolError for the model if not."""
+        decision = self.decide(tool, given)
+        if decision.behavior == "ask":
+            rule = narrow_rule(tool, given)
+            answer = self.asker(tool, given, rule, agent) if self.asker else "nobody"
+            if answer == "always":
+                self.allow.append(rule)
+            decision = {
+                "yes": Decision("allow", "the user said yes"), "always": Decision("allow", f"always: {rule}"),
+                "no": Decision("deny", "the user said no; do not try the same by other means, but ask"),
+            }.get(answer, Decision("deny", "there is no terminal to ask on; start with --yes to allow it"))
+        emit("decision", agent=agent, tool=tool.name, behavior=decision.behavior, why=decision.why)
+        if decision.behavior == "deny":
+            raise ToolError(f"{tool.name} was not run: permission denied, {decision.why}")
+
+
+def subject_of(tool: Tool, given: dict) -> tuple[str, bool]:
+    """What the rules look at in a call, and whether it is a shell command.
+
+    The schema decides which field it is, not the order in which the model wrote them.
+    """
+    fields = tool.input_schema.get("properties", {})
+    names = [name for name in ("command", "path", *fields) if name in fields]
+    name = next((name for name in names if name in given), "")
+    return str(given.get(name, "")), name == "command"
+
+
+def matches(rule: str, name: str, subject: str) -> bool:
+    """Whether a rule speaks of this tool and subject; `git *` also matches the bare `git`."""
+    tool, bracket, pattern = rule.partition("(")
+    pattern = pattern.removesuffix(")")
+    return fnmatch.fnmatchcase(name, tool) and (
+        not bracket or subject == pattern or fnmatch.fnmatchcase(subject, pattern)
+        or (pattern.endswith(" *") and subject == pattern[:-2]))
+
+
+def first_rule(rules: list[str], tool: Tool, parts: list[str]) -> str | None:
+    """The first rule that speaks of any of the parts, whatever their case: `RM` runs rm on some systems."""
+    return next((rule for rule in rules for part in parts
+                 if matches(rule.lower(), tool.name.lower(), part.lower())), None)
+
+
+def command_parts(command: str) -> list[str]:
+    """Every piece of a command line that a shell might run, for rules that forbid or ask.
+
+    Splits at operators and also at quotes (sh -c 'rm x'), drops assignments and folders, and
+    looks behind wrappers such as env and xargs: one piece too many forbids a harmless command,
+    one too few lets a bad one through.
+    """
+    parts = []
+    for piece in re.split(r"[;&|\n(){}`'\"]+", command.replace("\\", "")):
+        words = piece.split()
+        for first in range(min(len(words), 30)):
+            parts.append(" ".join([words[first].rsplit("/", 1)[-1], *words[first + 1:]]))
+            if words[0] not in RUNNERS and "=" not in words[first]:
+                break
+    return parts
+
+
+def simple_command(command: str) -> list[str] | None:
+    """The words of a command that is only one command, or None.
+
+    Anything by which the shell could run or write something else makes it None: operators,
+    redirections, substitutions, several lines. `echo "a && b"` is one command.
+    """
+    if re.search(r"[`\n\r]|\$[({]|[<>]\(", command):
+        return None
+    try:
+        lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+        lexer.commenters = ""
+        words = list(lexer)
+    except ValueError:  # a quote that does not close
+        return None
+    return words if words and not any(set(word) <= set("();<>|&") for word in words) else None
+
+
+def narrow_rule(tool: Tool, given: dict) -> str:
+    """The rule that "always" would store: this tool, or for a command this command's own prefix."""
+    subject, is_command = subject_of(tool, given)
+    if not is_command:
+        return tool.name
+    words = simple_command(subject) or [""]
+    plain = re.fullmatch(r"[A-Za-z][\w.+-]*", words[0])
+    never = words[0].rstrip("0123456789.") in NEVER_BY_PREFIX  # python3.12 is python
+    takes_subcommand = words[0] in ("git", "cargo", "go")
+    if not plain or never or takes_subcommand and not re.fullmatch(r"[a-z][a-z-]+", "".join(words[1:2])):
+        return f"{tool.name}({glob.escape(subject)})"
+    return f"{tool.name}({' '.join(words[:1 + takes_subcommand])} *)"
+
+
+# ---------------------------------------------------------------------------------- toolboxes
+
+BASE_TOOLS = {"bash": False, "read": True, "write": False, "edit": False,  # name: does it only read
+              "grep": True, "glob": True, "revert": False}
+
+
+def basic_tools(workspace: Workspace) -> dict[str, Tool]:
+    """bash alone (s01)."""
+    return registry(Tool.of(workspace.bash))
+
+
+def extended_tools(workspace: Workspace) -> dict[str, Tool]:
+    """All seven base tools (from s02 on)."""
+    return registry(*(Tool.of(getattr(workspace, name), reads) for name, reads in BASE_TOOLS.items()))

@@ -1,0 +1,520 @@
+"""workspace · what the base tools do to the world: bash, read, write, edit, revert, grep, glob
+
+A `Workspace(root)` is the only way by which tools reach files and processes. Every path is taken
+relative to its root, links are followed, and what ends outside is refused; the process's current
+folder plays no part, so several agents can work in different trees at once. The methods named
+like tools *are* the tools: `core.Tool.of` takes their docstring as the description the model
+reads and their annotated parameters as the input schema.
+
+    shell    a command in its own process group, its output kept as head and tail
+    files    snapshots and atomic writes
+    Workspace    the seven tools, each with its details in small functions below it
+
+Importing this file does nothing.
+"""
+
+import atexit
+import difflib
+import hashlib
+import os
+import re
+import secrets
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+
+from search import BOM, find_matches, list_files
+
+OUTPUT_LIMIT = 30_000  # characters of one result; Claude Code's BASH_MAX_OUTPUT_LENGTH
+SECRET_VARIABLES = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_CUSTOM_HEADERS")
+
+
+class ToolError(Exception):
+    """A failure the model can act on; its text becomes the tool's result."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while a tool was running. Its text says what the tool had done so far."""
+
+
+# ---------------------------------------------------------------------------------- shell
+
+GRACE = 0.2  # seconds to wait for more output when the shell has ended and a child of it lives on
+DRAIN = 2  # seconds when none does: the rest is on its way, unless a child left the process group
+FORCE = getattr(signal, "SIGKILL", signal.SIGTERM)
+NEUTRAL = {"PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat", "EDITOR": "true", "VISUAL": "true",
+           "GIT_EDITOR": "true", "GIT_SEQUENCE_EDITOR": "true", "GIT_TERMINAL_PROMPT": "0",
+           "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
+
+
+class HeadTail:
+    """Keeps the first and the last bytes of a stream of any length, and counts the rest."""
+
+    def __init__(self, limit: int = OUTPUT_LIMIT - 200):
+        self.half, self.head, self.tail, self.size = limit // 2, bytearray(), b"", 0
+
+    def add(self, chunk: bytes) -> None:
+        rest = chunk
+        if room := self.half - len(self.head):
+            self.head += chunk[:room]
+            rest = chunk[room:]
+        if rest:
+            self.tail = rest[-self.half:] if len(rest) >= self.half else (self.tail + rest)[-self.half:]
+        self.size += len(chunk)  # last, so that `text` in another thread never counts what it can see
+
+    def text(self) -> str:
+        """What was kept, as text; bytes that are not UTF-8 become the replacement character."""
+        left_out = self.size - len(self.head) - len(self.tail)
+        if left_out <= 0:
+            return (self.head + self.tail).decode("utf-8", "replace")
+        head, tail = self.head.decode("utf-8", "replace"), self.tail.decode("utf-8", "replace")
+        return f"{head}\n[... {left_out:,} bytes left out ...]\n{tail}"
+
+
+class Shell:
+    """One shell command in a process group of its own, with empty standard input.
+
+    A thread starts it, because Ctrl-C strikes only the main thread: no instant exists in which
+    a process runs that nobody knows. `exited` is set when the shell has ended, even if a child
+    it left behind still holds the pipe; what is left behind ends with the program.
+    """
+
+    def __init__(self, command: str, folder: Path):
+        self.command, self.folder, self.output = command, folder, HeadTail()
+        self.process: subprocess.Popen | None = None
+        self.failure: Exception | None = None
+        self.exited, self.killed = threading.Event(), False
+
+    def start(self) -> "Shell":
+        threading.Thread(target=self._run, daemon=True).start()
+        return self
+
+    def _run(self) -> None:
+        shell = shutil.which("bash") or shutil.which("sh")
+        environment = {k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES} | NEUTRAL
+        try:
+            atexit.register(self.kill)
+            self.process = subprocess.Popen(
+                [shell, "-c", self.command] if shell else self.command, shell=not shell, cwd=self.folder,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
+                env=environment, start_new_session=True)
+            if self.killed:  # while it was being started
+                self._signal(FORCE)
+            reader = threading.Thread(target=self._drain, daemon=True)
+            reader.start()
+            self.process.wait()
+            reader.join(GRACE if self._signal(0) else DRAIN)
+        except (OSError, ValueError, RuntimeError) as error:  # no such folder; a NUL; no more threads
+            self.failure = error
+            self.kill()
+        finally:
+            if not (self.process and self._signal(0)):
+                atexit.unregister(self.kill)
+            self.exited.set()
+
+    def _drain(self) -> None:
+        while chunk := self.process.stdout.read(1 << 17):
+            self.output.add(chunk)
+        self.process.stdout.close()
+
+    def _signal(self, number: int) -> bool:
+        """Sends a signal to the whole group; False when nothing of it is left."""
+        if not hasattr(os, "killpg"):  # Windows
+            if number:
+                subprocess.run(["taskkill", "/T", "/F", "/PID", str(self.process.pid)], capture_output=True)
+            return self.process.poll() is None
+        try:
+            os.killpg(self.process.pid, number)
+            return True
+        except (ProcessLookupError, PermissionError):
+            return False
+
+    def kill(self) -> None:
+        """Ends the command and everything it started: asked politely, then after 0.5 s by force."""
+        self.killed = True
+        try:
+            if self.process and self._signal(signal.SIGTERM):
+                self.exited.wait(0.5)
+        finally:  # also when a second Ctrl-C strikes
+            if self.process:
+                self._signal(FORCE)
+        self.exited.wait(0.5)
+
+
+# ---------------------------------------------------------------------------------- files
+
+READ_LINES, LINE_CHARACTERS = 2_000, 2_000  # of one `read`
+SHOWN_MATCHES, SHOWN_FILES = 250, 500
+COUNTED_SIZE = 32 << 20  # bytes; in a larger file lines are not counted just to name their number
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A file before one change (`data` None: it did not exist) and the digest of what was written."""
+
+    data: bytes | None
+    mode: int | None
+    written: str
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def atomic_write(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Replaces a file's content in one step: a reader sees the old bytes or the new, never half.
+
+    Mode and owner stay (or the mode is `mode`); a new file follows the umask. A hard-linked file
+    is written in place instead, since a rename would part it from its other names.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.stat() if path.exists() else None
+    mode = stat.S_IMODE(before.st_mode) if mode is None and before else mode
+    linked = before and before.st_nlink > 1
+    target = path if linked else path.with_name(f".{secrets.token_hex(6)}.tmp")
+    try:
+        with open(target, "wb" if linked else "xb") as file:
+            file.write(data)
+        if before and hasattr(os, "geteuid") and os.geteuid() == 0:  # nobody else may give files away
+            os.chown(target, before.st_uid, before.st_gid)
+        if mode is not None:
+            os.chmod(target, mode)
+        if not linked:
+            os.replace(target, path)
+    finally:
+        if not linked:
+            target.unlink(missing_ok=True)
+
+
+class Workspace:
+    """The base tools, all below one root folder, whatever the process's current folder is."""
+
+    def __init__(self, root: str | Path):
+        self.root = Path(root).resolve()
+        self.snapshots: dict[Path, list[Snapshot]] = {}
+        self.seen: dict[Path, tuple] = {}
+
+    # paths ------------------------------------------------------------------
+
+    def path(self, name: str) -> Path:
+        """The real path of a name inside the workspace, links followed; outside is a ToolError."""
+        try:
+            path = (self.root / name).resolve()
+            if not path.is_relative_to(self.root):
+                raise ToolError(f"{name} is outside the workspace {self.root}; paths must stay inside it")
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            pass  # it may be about to be written
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links, a NUL, too long
+            reason = getattr(error, "strerror", None) or error
+            raise ToolError(f"{name[:200]!r} is not a usable path: {reason}") from error
+        return path
+
+    def name(self, path: Path | str) -> str:
+        """A path as the model knows it: relative to the root, with `/`."""
+        return os.path.relpath(path, self.root).replace(os.sep, "/")
+
+    def prefix(self, folder: Path) -> str:
+        """What to put before a name in a folder to make it relative to the root."""
+        return "" if folder == self.root else self.name(folder) + "/"
+
+    def file(self, name: str, tool: str) -> Path:
+        """The path of an existing regular file; anything else is named for what it is."""
+        path = self.path(name)
+        if not path.exists():
+            names = os.listdir(path.parent)[:1000] if path.parent.is_dir() else []
+            near = difflib.get_close_matches(path.name, names, 3)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise ToolError(f"{tool}: {name} does not exist{hint}")
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "a pipe, socket or device"
+            raise ToolError(f"{tool}: {name} is {kind}, not a regular file")
+        return path
+
+    # bash -------------------------------------------------------------------
+
+    def bash(self, command: str, timeout: float = 120) -> str:
+        """Run a shell command in the workspace folder and return its output, stdout and stderr mixed.
+
+        Use it for programs, tests, git and anything the other tools do not do. Every call starts
+        in the workspace folder; cd and variables do not carry over. There is no keyboard input.
+        A non-zero exit code is shown as [exit N]. The command and all it started are killed after
+        `timeout` seconds (120 if not given, at most 600). Of long output the head and tail are kept.
+        """
+        if not timeout > 0:
+            raise ToolError("bash: timeout must be more than 0 seconds")
+        if not self.root.is_dir():
+            raise ToolError(f"bash: the folder {self.root} no longer exists; ask the user to restore it")
+        shell = Shell(command, self.root)
+        try:
+            in_time = shell.start().exited.wait(min(timeout, 600))
+            if not in_time:
+                shell.kill()
+            output = shell.output.text().rstrip("\n")
+        except KeyboardInterrupt as stop:
+            shell.kill()
+            raise Interrupted(shell.output.text()) from stop
+        if shell.failure:
+            raise ToolError(f"bash: could not start the command: {shell.failure}")
+        if not in_time:
+            late = f"[timed out after {min(timeout, 600):g} s; the command was killed]"
+            raise ToolError(f"{output}\n{late}".lstrip("\n"))
+        code = shell.process.returncode
+        ending = f"[killed by signal {-code}]" if code < 0 else f"[exit {code}]" if code else ""
+        return "\n".join(filter(None, [output, ending])) or "(no output)"
+
+    # read -------------------------------------------------------------------
+
+    def read(self, path: str, start_line: int = 1, end_line: int | None = None) -> str:
+        """Read a text file. Each line comes as its number, a tab and its text.
+
+        Give start_line and end_line (both counted from 1, inclusive) for a part of a large file.
+        At most 2,000 lines come at once, and long lines are cut; the last line says what was left.
+        """
+        file = self.file(path, "read")
+        if start_line < 1 or (end_line is not None and end_line < start_line):
+            raise ToolError("read: start_line counts from 1 and end_line must not be before it")
+        last = min(end_line or sys.maxsize, start_line + READ_LINES - 1)
+        with open(file, "rb") as stream:
+            if b"\0" in stream.read(8192):
+                size = file.stat().st_size
+                raise ToolError(f"read: {path} is a binary file ({size:,} bytes); use bash to look at it")
+            stream.seek(0)
+            skipped = skip_lines(stream, start_line - 1)
+            lines, number, room = [], start_line, OUTPUT_LIMIT - LINE_CHARACTERS - 400
+            while number <= last and room > 0 and (line := cut_line(stream)) is not None:
+                lines.append(f"{number}\t{line.removeprefix(BOM) if number == 1 else line}")
+                room -= len(lines[-1]) + 1
+                number += 1
+            self.seen[file] = signature(file)
+            if not lines and skipped:
+                return f"({path} has {skipped:,} lines; there is no line {start_line:,})"
+            if not lines:
+                return f"({path} is empty)"
+            more = "" if end_line and number > end_line else rest_of_file(stream, number, file.stat().st_size)
+        return "\n".join(lines) + more
+
+    # write, edit, revert ------------------------------------------------------
+
+    def write(self, path: str, content: str) -> str:
+        """Create a file, or replace all of an existing one; folders are made as needed.
+
+        To change a part of a file use edit. An existing file keeps its mode, line endings and
+        byte order mark.
+        """
+        file = self.path(path)
+        if not file.exists():
+            return self._store(file, content, f"created {path}")
+        self._check_unchanged(self.file(path, "write"), path)
+        old = file.read_bytes()
+        if old.startswith(BOM.encode()):
+            content = BOM + content.removeprefix(BOM)
+        if b"\r\n" in old and old.count(b"\r\n") == old.count(b"\n") and "\r\n" not in content:
+            content = content.replace("\n", "\r\n")
+        return self._store(file, content, f"updated {path}")
+
+    def edit(self, path: str, old_text: str, new_text: str) -> str:
+        """Replace one piece of text in a file by another.
+
+        old_text must be in the file exactly once, letter by letter, white space included (without
+        the line numbers that read shows). Give enough surrounding lines to make it unique.
+        """
+        file = self.file(path, "edit")
+        text = file.read_bytes().decode("utf-8", "surrogateescape")
+        if "\0" in text:
+            raise ToolError(f"edit: {path} is a binary file")
+        old, new = fit_line_endings(text, old_text, new_text)
+        where = occurrences(text, old)
+        if old == new or len(where) != 1:
+            raise ToolError(f"edit: {edit_problem(path, text, old, new, where)}")
+        start = where[0]
+        changed = text[:start] + new + text[start + len(old):]
+        first = text.count("\n", 0, start) + 1
+        lines = changed.replace("\r\n", "\n").split("\n")[first - 1:first + new.count("\n")]
+        numbered = [f"{number}\t{line[:LINE_CHARACTERS]}" for number, line in enumerate(lines, first)]
+        shown = "\n".join(numbered[:40] + [f"[{len(numbered) - 40} more lines]"] * (len(numbered) > 40))
+        return f"{self._store(file, changed, f'edited {path}')}\n{shown}"
+
+    def revert(self, path: str) -> str:
+        """Undo the last write or edit of a file made in this session, byte for byte.
+
+        A file that the change created is deleted. Changes made by bash are not covered.
+        """
+        file = self.path(path)
+        if not self.snapshots.get(file):
+            raise ToolError(f"revert: {path} was not changed by write or edit in this session")
+        last = self.snapshots[file][-1]
+        if (digest(file.read_bytes()) if file.is_file() else None) != last.written:
+            raise ToolError(f"revert: {path} was changed by someone else since; it is left as it is")
+        if last.data is None:
+            file.unlink()
+        else:
+            atomic_write(file, last.data, last.mode)
+            self.seen[file] = signature(file)
+        self.snapshots[file].pop()
+        return f"reverted {path}: " + ("it did not exist before, so it is gone" if last.data is None
+                                       else f"{len(last.data):,} bytes as before the last change")
+
+    def _check_unchanged(self, file: Path, name: str) -> None:
+        if file in self.seen and self.seen[file] != signature(file):
+            raise ToolError(f"write: {name} was changed by someone else since you last saw it; read it first")
+
+    def _store(self, file: Path, text: str, what: str) -> str:
+        data = text.encode("utf-8", "surrogateescape")
+        before = (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) if file.exists() else (None, None)
+        if before[1] is not None and not before[1] & 0o222:
+            raise ToolError(f"not {what}: the file is read-only; ask the user whether its mode may change")
+        try:
+            atomic_write(file, data)
+        except OSError as error:
+            raise ToolError(f"not {what}: {error.strerror or error}") from error
+        self.snapshots.setdefault(file, []).append(Snapshot(*before, digest(data)))
+        self.seen[file] = signature(file)
+        lines = text.count("\n") + (not text.endswith("\n") and bool(text))
+        return f"{what}: {lines:,} lines, {len(data):,} bytes"
+
+    # grep, glob ---------------------------------------------------------------
+
+    def grep(self, pattern: str, path: str = ".", glob: str = "**", ignore_case: bool = False) -> str:
+        """Search file contents for a regular expression; matches come as path:line:text, sorted.
+
+        path limits the search to a folder or file, glob to names such as *.py or src/**/*.ts.
+        Files named by .gitignore and the .git folder are skipped. At most 250 matches are shown.
+        """
+        base = self.path(path)
+        if not base.is_dir():
+            self.file(path, "grep")
+        try:
+            total, found = find_matches(pattern, base, glob, ignore_case, SHOWN_MATCHES)
+        except ValueError as error:
+            raise ToolError(f"grep: {error}") from error
+        start = self.prefix(base if base.is_dir() else base.parent)
+        lines = [f"{start}{name}:" + (f"{line}:{text}" if line else f" {text}") for name, line, text in found]
+        return shown_of(lines, total, "matches", f"(no matches for {pattern} in {path})")
+
+    def glob(self, pattern: str, path: str = ".") -> str:
+        """Find files by name: *.py (at any depth), src/**/*.ts, docs/*.md. Sorted, at most 500.
+
+        Files named by .gitignore and the .git folder are skipped; hidden files are not.
+        """
+        base = self.path(path)
+        if not base.is_dir():
+            raise ToolError(f"glob: {path} is not a folder")
+        try:
+            names = sorted(list_files(base, pattern))
+        except ValueError as error:
+            raise ToolError(f"glob: {error}") from error
+        shown = [self.prefix(base) + name for name in names[:SHOWN_FILES]]
+        return shown_of(shown, len(names), "files", f"(no files match {pattern} in {path})")
+
+
+# the details of read ----------------------------------------------------------
+
+
+def signature(path: Path) -> tuple:
+    """What tells one state of a file from another without reading it."""
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def skip_lines(stream: typing.BinaryIO, count: int) -> int:
+    """Moves past `count` lines in bounded memory; returns how many there were, at most `count`."""
+    passed, ends_open = 0, False
+    while passed < count and (block := stream.read(1 << 20)):
+        here = block.count(b"\n")
+        ends_open = not block.endswith(b"\n")
+        if passed + here >= count:
+            position = -1
+            for _ in range(count - passed):
+                position = block.index(b"\n", position + 1)
+            stream.seek(position + 1 - len(block), os.SEEK_CUR)
+            return count
+        passed += here
+    return passed + ends_open
+
+
+def cut_line(stream: typing.BinaryIO) -> str | None:
+    """The next line as text without its end, cut when long; None at the end of the file."""
+    line = stream.readline(LINE_CHARACTERS * 4)
+    if not line:
+        return None
+    left = 0
+    while not line.endswith(b"\n") and (rest := stream.readline(1 << 20)):
+        left += len(rest)
+        if rest.endswith(b"\n"):
+            break
+    text = line.decode("utf-8", "replace").rstrip("\r\n")
+    left += max(0, len(text) - LINE_CHARACTERS)
+    return text if not left else f"{text[:LINE_CHARACTERS]} [... about {left:,} more on this line]"
+
+
+def rest_of_file(stream: typing.BinaryIO, number: int, size: int) -> str:
+    """A closing line when the file goes on at line `number`, with the total if it is cheap to count."""
+    if not stream.read(1):
+        return ""
+    stream.seek(-1, os.SEEK_CUR)
+    if size - stream.tell() > COUNTED_SIZE:
+        return f"\n[the file goes on, {size:,} bytes in all; next: start_line={number}]"
+    total = number - 1 + skip_lines(stream, sys.maxsize)
+    return f"\n[the file has {total:,} lines; next: start_line={number}]"
+
+
+# the details of edit ------------------------------------------------------------
+
+
+def fit_line_endings(text: str, old: str, new: str) -> tuple[str, str]:
+    """old and new with the line endings of the place they are meant for; exact text goes first."""
+    crlf = text.count("\r\n") * 2 > text.count("\n")
+    if old in text:
+        return old, to_crlf(new) if crlf and "\n" not in old else new
+    return (to_crlf(old), to_crlf(new)) if to_crlf(old) in text else (old, new)
+
+
+def to_crlf(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\n", "\r\n")
+
+
+def occurrences(text: str, part: str) -> list[int]:
+    """Every position of a part, overlapping ones too; none for an empty part."""
+    found, position = [], text.find(part) if part else -1
+    while position >= 0:
+        found.append(position)
+        position = text.find(part, position + 1)
+    return found
+
+
+def edit_problem(path: str, text: str, old: str, new: str, where: list[int]) -> str:
+    """Why an edit cannot be made, and what to do."""
+    if not old:
+        return "old_text is empty; give the text to replace, or use write for a whole file"
+    if old == new:
+        return "old_text and new_text are the same; nothing to change"
+    if where:
+        lines = ", ".join(str(text.count("\n", 0, position) + 1) for position in where[:10])
+        times = f"occurs {len(where)} times in {path} (lines {lines})"
+        return f"old_text {times}; add surrounding lines to make it unique"
+    if " ".join(old.split()) in " ".join(text.split()):
+        return f"old_text is in {path} only with other white space; read it again and copy it exactly"
+    return f"old_text is not in {path}; read it again and copy it exactly, without the line numbers"
+
+
+# the details of grep and glob ------------------------------------------------------
+
+
+def shown_of(lines: list[str], total: int, what: str, none: str) -> str:
+    """As many lines as fit into one result, and the count of what was left out."""
+    kept, room = [], OUTPUT_LIMIT - 200
+    for line in lines:
+        room -= len(line) + 1
+        if room < 0:
+            break
+        kept.append(line)
+    more = f"\n[{len(kept)} of {total:,} {what} shown; narrow the search]" if len(kept) < total else ""
+    return "\n".join(kept) + more if kept else none
