@@ -1,0 +1,375 @@
+"""console · the front door of every session: command line, REPL, one-shot mode, demo, rendering
+
+`main(make_agent, session="s06", title="...", demo=DEMO, commands={...})` is the only entry.
+`make_agent(workspace, permissions=, model=, max_turns=)` builds the session's agent. A command is
+a function `(agent, messages, argument)`; its docstring is its help, what it returns is shown.
+A demo is a list of steps, each a dict:
+
+    note     one or two lines that say what to see, before the step
+    prompt   the wording for a real model;  script  the same for the stand-in model
+    files    name: content, written into the throw-away workspace first
+    make     another make_agent for this step; it starts a new conversation
+    after    function (agent, messages) -> a line with the figure that shows the difference
+
+Everything shown comes from `core.emit`; this file is one listener, `--trace` is another.
+The prompt appears before rich and the SDK are imported: a thread imports them meanwhile.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import core
+from screen import Meter, Screen, details, short, summary
+
+TRACE_VERSION = 1
+AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
+HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:
+  bash ls -la ;; bash ls *.nope ;; say Done.   one reply after the other
+  read a.txt ++ read b.txt                     two calls in one reply
+  edit a.txt :: old text :: new text           fields in order, or JSON
+A real model: put ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL into .env."""
+
+
+class Program:
+    """One run of a session: its agent, its conversation, and the ways to drive them."""
+
+    def __init__(self, arguments: argparse.Namespace, make_agent: Callable, session: str, title: str,
+                 demo: Sequence[dict], commands: dict[str, Callable]):
+        self.arguments, self.make_agent, self.session, self.title = arguments, make_agent, session, title
+        self.demo, self.demo_failed = demo, False
+        self.waiting, self.left_at, self.asking = [], 0.0, threading.Lock()
+        self.interactive = sys.stdin.isatty() and arguments.prompt is None
+        self.screen = Screen(sys.stdout if self.interactive or arguments.demo else sys.stderr)
+        self.meter = Meter()
+        self.commands = {"help": self.help, "tools": self.tools, "context": self.context, "cost": self.cost,
+                         "model": self.model, "clear": self.clear, "demo": self.play_demo, **commands}
+        self.messages: list[dict] = []
+        self.agent = self.build(core.Workspace(arguments.workdir))
+        core.listeners.append(self.screen.listen)
+        core.listeners.append(lambda event: event["kind"] == "reply" and self.meter.on_reply(event))
+
+    def build(self, workspace: core.Workspace, make_agent: Callable | None = None, mode: str = ""):
+        """An agent for a workspace, by this run's options."""
+        permissions = core.Permissions(mode=mode or ("yes" if self.arguments.yes else "ask"),
+                                       asker=self.ask if self.interactive else None)
+        return (make_agent or self.make_agent)(
+            workspace, permissions=permissions, model=self.arguments.model or core.settings().model,
+            max_turns=self.arguments.max_turns)
+
+    # one turn --------------------------------------------------------------------
+
+    def turn(self, agent, messages: list[dict], prompt: str) -> tuple[str, str]:
+        """Runs one prompt; returns the answer and why it stopped. Whatever happens, messages stay valid."""
+        self.meter.turn.clear()
+        agent.add(messages, {"role": "user", "content": prompt})
+        core.emit("user", agent=agent.name, text=prompt)
+        try:
+            return agent.run(messages), agent.stop
+        except core.ModelError as error:
+            core.emit("error", agent=agent.name, text=str(error))
+            return str(error), "error"
+        except KeyboardInterrupt:
+            core.emit("notice", agent=agent.name, text="interrupted")
+            return "interrupted", "interrupted"
+        except Exception as error:  # a fault of the program: said in one line, kept whole in the trace
+            text = f"unexpected {type(error).__name__}: {error}"
+            core.emit("error", agent=agent.name, text=text, traceback=traceback.format_exc())
+            return text, "error"
+        finally:
+            self.screen.rest()
+
+    def show_turn(self, agent, messages: list[dict], prompt: str) -> str:
+        """A turn with its answer and meter on the screen; returns why it stopped."""
+        answer, stop = self.turn(agent, messages, prompt)
+        if answer and stop not in ("error", "interrupted"):
+            self.screen.answer(answer)
+        if self.meter.turn["replies"]:
+            self.screen.print(self.meter.line(self.meter.turn), "dim", 2)
+        return stop
+
+    def one_shot(self, prompt: str) -> int:
+        """-p: the answer alone on standard output, or one JSON object."""
+        answer, stop = self.turn(self.agent, self.messages, prompt)
+        failed = stop != "end_turn"
+        if self.arguments.output_format == "json":
+            figures = self.meter.total
+            print(json.dumps({
+                "result": answer, "is_error": failed, "stop": stop, "turns": self.meter.replies,
+                "usage": {"input_tokens": figures["in"], "output_tokens": figures["out"],
+                          "cache_read_input_tokens": figures["cached"],
+                          "cache_creation_input_tokens": figures["written"]},
+                "cost": None if figures["unpriced"] else round(figures["cost"], 6),
+                "messages": self.messages}, ensure_ascii=False))
+        elif stop not in ("error", "interrupted"):
+            print(answer, flush=True)
+        return 130 if stop == "interrupted" else int(failed)
+
+    # permission --------------------------------------------------------------------
+
+    def ask(self, tool: core.Tool, given: dict, rule: str, agent: str) -> str:
+        """The permission question. What was typed ahead answers nothing; end of input means no."""
+        with self.asking:
+            self.waiting += typed_ahead()
+            who = "" if agent == "main" else f"{agent}: "
+            if self.screen.line(f"● {tool.name}  {summary(given)}", 2).endswith("…"):
+                self.screen.print(details(given), "yellow", 4)
+            inner = rule.partition("(")[2].removesuffix(")")
+            always = rule if not inner else inner if inner.endswith(" *") else "exactly this"
+            for _ in range(3):
+                try:
+                    answer = input(f"    {who}allow? [y]es [n]o [a]lways {always}: ").strip().lower()
+                except EOFError:
+                    break
+                if answer and "yes".startswith(answer) or answer and "always".startswith(answer) or answer in ("n", "no"):
+                    return {"y": "yes", "a": "always"}.get(answer[0], "no")
+            return "no"
+
+    # REPL ----------------------------------------------------------------------------
+
+    def repl(self) -> int:
+        """Reads prompts until the end of input; returns the exit code."""
+        model = "stand-in model (no API key): it plays what you type, /help shows how"
+        place = core.settings().base_url
+        if not core.settings().offline:
+            model = self.agent.model + (f" at {place}" if place else "") + ", /help shows the commands"
+        banner = f"{self.session} · {self.title}".ljust(25) + "   "
+        narrow = len(banner + model) > shutil.get_terminal_size().columns
+        print(banner.rstrip() + "\n  " + model if narrow else banner + model, file=self.screen.file, flush=True)
+        while True:
+            try:
+                prompt = self.read_prompt()
+            except EOFError:
+                print(end="\n" * self.interactive)
+                return 0
+            except KeyboardInterrupt:
+                if time.monotonic() - self.left_at < AGAIN:
+                    print()
+                    return 130
+                self.left_at = time.monotonic()
+                self.screen.print("\n(Ctrl-C again, or /quit, leaves)", "dim")
+                continue
+            if prompt.strip() in ("/quit", "/exit"):
+                return 0
+            if prompt.strip() and self.handle(prompt.strip()) == "interrupted":
+                self.left_at = time.monotonic()
+
+    def handle(self, prompt: str) -> str:
+        """A slash command or a prompt; returns why the turn stopped."""
+        if not (found := re.fullmatch(r"/([a-z]+)(\s.*)?", prompt, re.DOTALL)):
+            return self.show_turn(self.agent, self.messages, prompt)
+        command = self.commands.get(found[1])
+        if not command:
+            self.screen.print(f"there is no command /{found[1]}; /help lists them", "red", 2)
+            return ""
+        try:
+            shown = command(self.agent, self.messages, (found[2] or "").strip())
+        except KeyboardInterrupt:
+            shown = "interrupted"
+        except Exception as error:
+            shown = f"/{found[1]} failed: {type(error).__name__}: {error}"
+        if shown is not None:
+            self.screen.print(shown, indent=2)
+        return ""
+
+    def read_prompt(self) -> str:
+        """The next prompt. Lines that arrive together (a paste) are one prompt."""
+        prompt = f"{self.session} >> "
+        if self.waiting:
+            line = self.waiting.pop(0)
+            print(prompt + line)
+            return line
+        if not self.interactive:
+            if not (line := sys.stdin.readline()):
+                raise EOFError
+            return line
+        text = input(prompt)
+        for line in iter(lambda: more_typed() and input(), False):
+            text += "\n" + line
+        text = re.sub(r"\x1b\[20[01]~", "", text).replace("\r", "\n")  # marks of a paste
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+    # commands --------------------------------------------------------------------------
+
+    def help(self, agent, messages: list[dict], argument: str) -> str:
+        """this list"""
+        lines = [f"/{name:<9} {(run.__doc__ or '').strip().splitlines()[0] if run.__doc__ else ''}"
+                 for name, run in self.commands.items()]
+        how = [HOW_TO_PLAY] if core.settings().offline else []
+        return "\n".join([*lines, "/quit      leave (so do Ctrl-D, and Ctrl-C twice)", *how])
+
+    def tools(self, agent, messages: list[dict], argument: str) -> str:
+        """the tools, as the model sees them"""
+        return "\n\n".join(
+            f"{tool.name}({', '.join(tool.input_schema.get('properties', {}))}){'  reads only' * tool.read_only}\n"
+            + "\n".join(f"  {line}" for line in tool.description.splitlines()) for tool in agent.tools.values())
+
+    def context(self, agent, messages: list[dict], argument: str) -> str:
+        """what fills the context window"""
+        request = agent.request(messages) if messages else agent.request([])
+        window = core.model_info(agent.model).window
+        parts = {name: core.estimate_tokens(request.get(name) or "") for name in ("system", "tools", "messages")}
+        names = {block["id"]: block["name"] for message in messages for block in core.as_blocks(message["content"])
+                 if block["type"] == "tool_use"}
+        results = sorted(((core.estimate_tokens(block), names.get(block["tool_use_id"], "?"))
+                          for message in messages for block in core.as_blocks(message["content"])
+                          if block["type"] == "tool_result"), reverse=True)[:3]
+        reported = f", {short(self.meter.context)} reported by the API for the last turn" if self.meter.context else ""
+        lines = [f"{len(messages)} messages, about {short(sum(parts.values()))} tokens of {short(window)} "
+                 f"({sum(parts.values()) / window:.1%}){reported}",
+                 "  ".join(f"{name} {short(tokens)}" for name, tokens in parts.items())]
+        return "\n".join(lines + [f"largest result: {name}, about {short(tokens)}" for tokens, name in results])
+
+    def cost(self, agent, messages: list[dict], argument: str) -> str:
+        """tokens and dollars of this session"""
+        unknown = f"\nno price is known for {agent.model}: tokens only" if self.meter.total["unpriced"] else ""
+        return self.meter.line(self.meter.total) + f" · cache writes {short(self.meter.total['written'])}" + unknown
+
+    def model(self, agent, messages: list[dict], argument: str) -> str:
+        """the model in use; /model ID changes it"""
+        agent.model = argument or agent.model
+        return f"{agent.model}, window {short(core.model_info(agent.model).window)} tokens"
+
+    def clear(self, agent, messages: list[dict], argument: str) -> str:
+        """forget the conversation (files stay as they are)"""
+        messages.clear()
+        self.meter.context = 0
+        return "the conversation is empty"
+
+    def play_demo(self, agent=None, messages=None, argument: str = "") -> None:
+        """play this session's demonstration in a throw-away workspace"""
+        with tempfile.TemporaryDirectory(prefix="agent-demo-", ignore_cleanup_errors=True) as folder:
+            workspace, maker, messages = core.Workspace(folder), None, []
+            for step in self.demo:
+                for name, content in step.get("files", {}).items():
+                    core.atomic_write(workspace.path(name), content.encode("utf-8"))
+                if maker is not (maker := step.get("make", self.make_agent)):
+                    agent, messages = self.build(workspace, maker, mode="yes"), []
+                self.play_step(step, agent, messages)
+
+    def play_step(self, step: dict, agent, messages: list[dict]) -> None:
+        """One step of a demonstration: what to see, the prompt, the turn, the figure."""
+        offline = agent.model == core.STAND_IN_MODEL
+        self.screen.print(f"\n{step['note']}", "cyan")
+        self.screen.print(f"{self.session} >> {step['prompt']}", "bold")
+        if offline:
+            self.screen.print(f"the stand-in plays: {step['script']}", "dim", 2)
+        stop = self.show_turn(agent, messages, step["script"] if offline else step["prompt"])
+        if stop == "interrupted":
+            raise KeyboardInterrupt
+        self.demo_failed |= stop == "error"
+        if "after" in step:
+            self.screen.print(step["after"](agent, messages), "cyan")
+
+
+def typed_ahead() -> list[str]:
+    """Complete lines typed before they were asked for, taken out of the terminal's buffer."""
+    data = b""
+    while more_typed(0) and (chunk := os.read(sys.stdin.fileno(), 1 << 16)):
+        data += chunk
+    return data.decode("utf-8", "replace").splitlines()
+
+
+def more_typed(seconds: float = 0.03) -> bool:
+    """Whether more input is there at once, as after a paste; never on Windows, which cannot tell."""
+    import select
+
+    try:
+        return bool(select.select([sys.stdin], [], [], seconds)[0])
+    except (OSError, ValueError):
+        return False
+
+
+def parse_arguments(session: str, title: str) -> argparse.Namespace:
+    """The command line, the same for every session."""
+    parser = argparse.ArgumentParser(description=f"{session} · {title}", allow_abbrev=False)
+    parser.add_argument("-p", dest="prompt", metavar="PROMPT", help="run one prompt and print the answer; - reads it from stdin")
+    parser.add_argument("--demo", action="store_true", help="play this session's demonstration in a throw-away workspace")
+    parser.add_argument("--yes", action="store_true", help="allow what would be asked (the worst commands stay denied)")
+    parser.add_argument("--workdir", type=Path, default=Path("."), help="the workspace; default: the current folder")
+    parser.add_argument("--model", default="", help="the model's id; default: MODEL_ID, or a current Sonnet")
+    parser.add_argument("--max-turns", type=int, default=300, metavar="N", help="model calls per prompt; default: 300")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write every event as a line of JSON")
+    parser.add_argument("--output-format", choices=("text", "json"), default="text", help="of -p")
+    arguments = parser.parse_args()
+    if not arguments.workdir.is_dir():
+        parser.error(f"--workdir {arguments.workdir} is not a folder")
+    if arguments.max_turns < 1:
+        parser.error("--max-turns must be at least 1")
+    if arguments.output_format == "json" and arguments.prompt is None:
+        parser.error("--output-format json needs -p")
+    if arguments.prompt == "-":
+        arguments.prompt = sys.stdin.read()
+    if arguments.prompt is not None and not arguments.prompt.strip():
+        parser.error("the prompt is empty")
+    if arguments.trace:
+        try:
+            core.listeners.append(trace_to(arguments.trace))
+        except OSError as error:
+            parser.error(f"--trace {arguments.trace}: {error.strerror}")
+    return arguments
+
+
+def trace_to(path: Path) -> Callable[[dict], None]:
+    """A listener that writes each event as one line of JSON, at once."""
+    file, lock = open(path, "w", encoding="utf-8"), threading.Lock()
+
+    def write(event: dict) -> None:
+        with lock:
+            file.write(json.dumps({"v": TRACE_VERSION, **event}, ensure_ascii=False, default=str) + "\n")
+            file.flush()
+
+    return write
+
+
+def preload() -> None:
+    """Imports what the first turn needs, while the prompt is already there."""
+    import rich.console  # noqa: F401
+    import rich.markdown  # noqa: F401
+
+    core.client()
+
+
+def end(number: int, frame) -> None:
+    """SIGTERM and SIGHUP leave by the ordinary way, once, so that nothing outlives the program."""
+    for name in ("SIGTERM", "SIGHUP", "SIGINT"):  # a second one must not cut the clean-up short
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = (),
+         commands: dict[str, Callable] | None = None) -> None:
+    """Runs a session from its command line and exits: 0 done, 1 failed, 2 usage, 130 interrupted."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="replace" if stream is not sys.stdin else "surrogateescape")
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), end)
+    try:
+        core.load_env_file()
+        program = Program(parse_arguments(session, title), make_agent, session, title, demo, commands or {})
+        threading.Thread(target=preload, daemon=True).start()
+        if program.interactive and not program.arguments.demo:
+            if os.environ.get("LC_ALL") in ("C", "POSIX"):
+                os.environ["LC_ALL"] = "C.UTF-8"  # or readline would take each byte for a character
+            import readline  # noqa: F401  line editing and history for input()
+        if program.arguments.demo:
+            program.play_demo()
+            sys.exit(int(program.demo_failed))
+        sys.exit(program.repl() if program.arguments.prompt is None else program.one_shot(program.arguments.prompt))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # whoever read our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,86 @@
+"""A real pseudo-terminal for tests: starts a program in it, types, waits for what appears."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Terminal:
+    """A program in a pseudo-terminal. Use as a `with` block; the program is ended with it."""
+
+    def __init__(self, *arguments, folder, columns=80, lines=24, **environment):
+        self.seen, self.position = "", 0
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        self.slave = slave
+        self.before = termios.tcgetattr(slave)
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm-256color",
+                       "LANG": "C.UTF-8", **environment}
+        self.process = subprocess.Popen(
+            [sys.executable, *map(str, arguments)], stdin=slave, stdout=slave, stderr=slave, cwd=folder,
+            env=environment, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+
+    def type(self, text):
+        os.write(self.master, text.encode("utf-8"))
+
+    def interrupt(self):
+        """Ctrl-C, pressed when the program sleeps.
+
+        A signal that falls between readline's check and its wait is noticed only with the next
+        line: a gap of microseconds in CPython's readline module that a person never hits.
+        """
+        deadline = time.monotonic() + 10
+        state = ["ps", "-o", "stat=", "-p", str(self.process.pid)]
+        while not subprocess.run(state, capture_output=True, text=True).stdout.startswith("S"):
+            assert time.monotonic() < deadline, "the program does not come to rest"
+        self.type("\x03")
+
+    def wait_for(self, pattern, seconds=15):
+        """Reads until the pattern appears behind what was waited for before; returns the match."""
+        deadline = time.monotonic() + seconds
+        while not (found := re.compile(pattern).search(self.seen, self.position)):
+            left = deadline - time.monotonic()
+            ready = select.select([self.master], [], [], max(0, left))[0]
+            try:
+                chunk = os.read(self.master, 65536) if ready else b""
+            except OSError:
+                chunk = b""
+            assert chunk, f"{pattern!r} did not appear in:\n{self.seen[self.position:]}"
+            self.seen += chunk.decode("utf-8", "replace")
+        self.position = found.end()
+        return found
+
+    def exit_code(self, seconds=10, number=0):
+        """Waits for the end; `number` is a signal to send until then (again, for the gap above)."""
+        deadline = time.monotonic() + seconds
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self.process.send_signal(number)
+            if select.select([self.master], [], [], 0.2)[0]:
+                self.seen += os.read(self.master, 65536).decode("utf-8", "replace")
+        return self.process.wait(timeout=1)
+
+    def settings_kept(self):
+        """Whether echo, line mode and the rest are as they were before the program started."""
+        return termios.tcgetattr(self.slave) == self.before
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        os.close(self.slave)
+        os.close(self.master)

@@ -1,0 +1,358 @@
+"""The front door: command line, exit codes, streams, and the REPL in a real pseudo-terminal."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import console
+import core
+import screen
+from s01_agent_loop import Agent
+
+ROOT = Path(__file__).resolve().parent.parent
+S01 = ROOT / "s01_agent_loop.py"
+SLEEPER = "72.75"  # seconds; no other process sleeps this long
+needs_terminal = pytest.mark.skipif(os.name == "nt", reason="needs a POSIX terminal")
+
+
+@pytest.fixture
+def run(stand_in, monkeypatch, capfd, tmp_path):
+    """Runs s01's main in a folder of its own; returns stdout, stderr and the exit code."""
+    monkeypatch.chdir(tmp_path)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))}
+
+    def start(*arguments, stdin="", faults=()):
+        stand_in.inject(*faults)
+        monkeypatch.setattr(sys, "argv", ["s01", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        listeners = list(core.listeners)
+        with pytest.raises(SystemExit) as end:
+            console.main(Agent, session="s01", title="the agent loop")
+        core.listeners[:] = listeners
+        out, err = capfd.readouterr()
+        return SimpleNamespace(stdout=out, stderr=err, code=end.value.code or 0)
+
+    yield start
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+# one-shot -----------------------------------------------------------------------------------
+
+
+def test_one_shot_prints_the_answer_alone_on_stdout(run):
+    done = run("-p", "bash echo hi ;; say Done.", "--yes")
+    assert (done.stdout, done.code) == ("Done.\n", 0)
+    assert "● bash  echo hi" in done.stderr
+
+
+def test_one_shot_reads_its_prompt_from_stdin(run):
+    assert run("-p", "-", stdin="say From stdin.").stdout == "From stdin.\n"
+
+
+def test_json_output_is_one_valid_object(run):
+    done = run("-p", "bash echo hi ;; say Done.", "--yes", "--output-format", "json")
+    reply = json.loads(done.stdout)
+    assert reply.keys() == {"result", "is_error", "stop", "turns", "usage", "cost", "messages"}
+    assert (reply["result"], reply["is_error"], reply["stop"], reply["turns"]) == ("Done.", False, "end_turn", 2)
+    assert reply["usage"]["input_tokens"] > 0 and reply["cost"] is None and len(reply["messages"]) == 4
+
+
+def test_without_a_terminal_and_without_yes_bash_is_denied_and_the_model_told(run):
+    reply = json.loads(run("-p", "bash touch made ;; say Done.", "--output-format", "json").stdout)
+    assert "permission denied" in reply["messages"][2]["content"][0]["content"]
+    assert not Path("made").exists()
+
+
+@pytest.mark.parametrize("fault, words", [("401", "ANTHROPIC_API_KEY"), ("404", "--model"), ("413", "/clear")])
+def test_an_api_failure_is_one_line_and_exit_code_1(run, fault, words):
+    done = run("-p", "say hi", faults=[fault])
+    assert done.code == 1 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and words in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("fault", ["max_tokens", "refusal", "empty"])
+def test_an_answer_that_is_not_whole_is_exit_code_1(run, fault):
+    """B002"""
+    done = run("-p", "say This is cut in the middle.", "--output-format", "json", faults=[fault])
+    reply = json.loads(done.stdout)
+    assert done.code == 1 and reply["stop"] == fault and reply["is_error"]
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["--workdir", "nowhere"], "nowhere is not a folder"), (["--max-turns", "0"], "at least 1"),
+    (["--output-format", "json"], "needs -p"), (["-p", " "], "prompt is empty"),
+    (["--trace", "no/such/folder/x"], "No such file"), (["--nonsense"], "unrecognized")])
+def test_a_wrong_command_line_is_exit_code_2_and_says_why(run, arguments, words):
+    done = run(*arguments)
+    assert done.code == 2 and words in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_trace_has_one_json_object_a_line_with_a_version(run):
+    run("-p", "bash echo hi ;; say Done.", "--yes", "--trace", "t.jsonl")
+    events = [json.loads(line) for line in Path("t.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [event["kind"] for event in events] == [
+        "user", "request", "reply", "tool_call", "decision", "tool_result", "request", "reply", "stop"]
+    assert all(event["v"] == 1 and event["time"] > 0 for event in events)
+
+
+def test_another_folder_can_be_the_workspace(run):
+    Path("inner").mkdir()
+    run("-p", "bash touch made ;; say Done.", "--yes", "--workdir", "inner")
+    assert Path("inner/made").exists()
+
+
+def test_each_piped_line_is_a_prompt_and_the_end_is_exit_code_0(run):
+    """B156"""
+    done = run(stdin="say one\n\nsay two")
+    assert (done.stdout, done.code) == ("one\ntwo\n", 0)
+
+
+def test_empty_input_ends_at_once(run):
+    """B156"""
+    done = run()
+    assert (done.stdout, done.code) == ("", 0) and "Traceback" not in done.stderr
+
+
+def test_brackets_are_never_markup(run):
+    """B152"""
+    text = "see [/usr/lib] [bold] [/] [red"
+    done = run(stdin=f"say {text}\n{text}\nbash echo '{text}'", *["--yes"])
+    assert text in done.stdout and text in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_program_as_a_process(tmp_path):
+    """B159, B156: no escape bytes in a pipe, a closed pipe and /dev/null end it quietly."""
+    environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm"}
+    piped = subprocess.Popen([sys.executable, S01, "-p", "bash echo hi ;; say **Done.**", "--yes"], cwd=tmp_path,
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    closed = subprocess.run(f'"{sys.executable}" "{S01}" -p "say hi" | true', shell=True, cwd=tmp_path,
+                            capture_output=True, text=True, timeout=60)
+    empty = subprocess.run([sys.executable, S01], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    out, err = piped.communicate(timeout=60)
+    assert out == b"**Done.**\n" and b"\x1b" not in err and b"hi" in err
+    assert "Traceback" not in closed.stderr and empty.returncode == 0 and b"Traceback" not in empty.stderr
+
+
+# in a terminal ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def open_terminal(tmp_path_factory):
+    """Starts a session in a terminal, waits for its prompt, and ends it with the module."""
+    from terminal import Terminal
+
+    opened = []
+
+    def start(*arguments, script=S01, **options):
+        folder = tmp_path_factory.mktemp("terminal")
+        opened.append(Terminal(script, *arguments, folder=folder, **options))
+        opened[-1].folder = folder
+        opened[-1].wait_for("s0[12] >> ")
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.__exit__()
+
+
+@pytest.fixture(scope="module")
+def asking(open_terminal):
+    """One s02 that asks, for all tests that leave it at its prompt."""
+    return open_terminal("--trace", "t.jsonl", script=ROOT / "s02_tool_use.py")
+
+
+@pytest.fixture(scope="module")
+def willing(open_terminal):
+    """One s01 with --yes, in the C locale, for all tests that leave it at its prompt."""
+    return open_terminal("--yes", LANG="C", LC_ALL="C")
+
+
+@needs_terminal
+def test_a_question_is_asked_and_its_answers_obeyed(asking):
+    """B112"""
+    asking.type("bash echo a > f; cat f ;; bash ls -a ;; bash ls ;; bash touch g ;; say Done.\r")
+    asking.wait_for(r"● bash  echo a > f; cat f")
+    asking.wait_for(r"allow\? \[y\]es \[n\]o \[a\]lways exactly this: ")
+    asking.type("y\r")
+    asking.wait_for(r"\[a\]lways ls \*: ")
+    asking.type("a\r")
+    asking.wait_for(r"always: bash\(ls \*\)")  # the second ls is not asked for
+    asking.wait_for(r"● bash  touch g.*\n.*\[a\]lways touch \*: ")
+    asking.type("n\r")
+    asking.wait_for(r"Done\.(?s:.*)s02 >> ")
+    assert (asking.folder / "f").exists() and not (asking.folder / "g").exists()
+
+
+@needs_terminal
+def test_the_diff_of_an_edit_is_shown_before_it_is_asked_for(asking):
+    (asking.folder / "a.txt").write_text("red\n")
+    asking.type("edit a.txt :: red :: " + "green " * 20 + "\r")
+    asking.wait_for(r"- red")
+    asking.wait_for(r"\+ green")
+    asking.wait_for("allow")
+    asking.type("\x04")  # end of input means no
+    asking.wait_for("the user said no(?s:.*)s02 >> ")
+    assert (asking.folder / "a.txt").read_text() == "red\n"
+
+
+@needs_terminal
+def test_what_was_typed_ahead_answers_no_question(asking):
+    asking.type("bash sleep 0.4 ;; bash touch made ;; say Done.\r")
+    asking.wait_for("allow")
+    asking.type("y\r")
+    asking.type("say y\r")  # meant for no question: the next one is not there yet
+    asking.wait_for(r"touch made\W(?s:.*)allow.*: $")
+    asking.type("n\r")
+    asking.wait_for(r"Done\.(?s:.*)s02 >> say y(?s:.*)s02 >> ")  # kept as the next prompt
+    assert not (asking.folder / "made").exists()
+
+
+@needs_terminal
+@pytest.mark.parametrize("before, after", [("\x1b[200~", "\x1b[201~\r"), ("", "\r")])
+def test_a_paste_of_several_lines_is_one_prompt(asking, before, after):
+    """B155"""
+    asking.type(f"{before}say one\rsay two\rsay three{after}")
+    asking.wait_for("turn (?s:.*)s02 >> ")
+    events = [json.loads(line) for line in (asking.folder / "t.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [event["text"] for event in events if event["kind"] == "user"][-1] == "say one\nsay two\nsay three"
+
+
+@needs_terminal
+def test_slash_commands(asking):
+    for command, words in [("/help", "/tools"), ("/tools", r"bash\(command, timeout\)"), ("/nope", "no command /nope"),
+                           ("/model", "stand-in"), ("/cost", "no price is known"), ("/clear", "conversation is empty"),
+                           ("/context", "0 messages"), ("glob *", "turns"), ("/context", "largest result: glob"), ("", "")]:
+        asking.type(command + "\r")
+        asking.wait_for(words)
+        asking.wait_for("s02 >> ")
+
+
+@needs_terminal
+def test_ctrl_c_stops_the_tool_and_the_next_prompt_works(willing):
+    """B134, I9"""
+    willing.type(f"bash echo begun; sleep {SLEEPER}\r")
+    wait_until(lambda: SLEEPER in processes())
+    willing.interrupt()
+    willing.wait_for("interrupted(?s:.*)s01 >> ")
+    wait_until(lambda: SLEEPER not in processes())
+    willing.type("say Still here.\r")
+    willing.wait_for("Still here.(?s:.*)turn(?s:.*)s01 >> ")
+
+
+@needs_terminal
+def test_backspace_removes_one_wide_character(willing):
+    """B154"""
+    willing.type("say 你好吗\x7f!\r")
+    willing.wait_for(r"你好!(?s:.*)s01 >> ")
+
+
+@needs_terminal
+def test_escapes_in_tool_output_do_not_reach_the_terminal(willing):
+    willing.type("bash printf '\\033]0;owned\\007\\033[2Jhostile\\n'\r")
+    willing.wait_for("hostile(?s:.*)turns(?s:.*)s01 >> ")
+    assert "\x1b]0;" not in willing.seen and "\x1b[2J" not in willing.seen
+
+
+@needs_terminal
+def test_a_background_child_ends_with_the_program(willing):
+    """I9"""
+    willing.type(f"bash sleep {SLEEPER} >/dev/null 2>&1 & echo started\r")
+    willing.wait_for("started(?s:.*)turns(?s:.*)s01 >> ")
+    assert SLEEPER in processes()
+    willing.type("/quit\r")
+    assert willing.exit_code() == 0 and willing.settings_kept()
+    wait_until(lambda: SLEEPER not in processes())
+
+
+@needs_terminal
+def test_ctrl_c_twice_at_the_prompt_leaves(open_terminal):
+    """B133"""
+    t = open_terminal()
+    for after in ("again(?s:.*)s01 >> ", ""):
+        t.type("words")
+        t.wait_for("words")
+        t.interrupt()
+        t.wait_for(after)
+    assert t.exit_code() == 130 and t.settings_kept()
+
+
+@needs_terminal
+def test_end_of_input_leaves(open_terminal):
+    t = open_terminal()
+    t.type("\x04")
+    assert t.exit_code() == 0 and t.settings_kept()
+
+
+@needs_terminal
+@pytest.mark.parametrize("moment", ["prompt", "question", "tool"])
+def test_sigterm_leaves_a_sane_terminal_and_no_process(open_terminal, moment):
+    """B133, I9"""
+    t = open_terminal(*["--yes"] * (moment == "tool"))
+    if moment != "prompt":
+        t.type(f"bash sleep {SLEEPER} & sleep {SLEEPER}\r")
+        t.wait_for("● bash" if moment == "tool" else "allow")
+    if moment == "tool":
+        wait_until(lambda: SLEEPER in processes())
+    assert t.exit_code(number=signal.SIGTERM) == 143 and t.settings_kept()
+    wait_until(lambda: SLEEPER not in processes())
+
+
+@needs_terminal
+@pytest.mark.parametrize("environment", [
+    {"columns": 10, "lines": 3, "NO_COLOR": "1"}, {"columns": 0, "lines": 0, "TERM": "dumb"}])
+def test_any_width_shows_all_and_no_style_where_none_is_wanted(open_terminal, environment):
+    """B159, B160, and an API failure that keeps the conversation"""
+    t = open_terminal("--yes", OFFLINE_FAULTS="ok,401", **environment)
+    t.type("bash echo 长长长长长长长长长长长长 x ;; say alpha beta **gamma** delta epsilon\r")
+    t.wait_for("✗ (?s:.*)401(?s:.*)s01 >> ")
+    t.type("go on\r")
+    t.wait_for("epsilon(?s:.*)s01 >> ")
+    assert "Traceback" not in t.seen and not re.search(r"\x1b\[[0-9;]*m", t.seen)
+
+
+# pieces -------------------------------------------------------------------------------------
+
+
+def test_the_meter_counts_what_the_api_reports(stand_in):
+    meter = screen.Meter()
+    usage = {"input_tokens": 900, "cache_read_input_tokens": 2000, "cache_creation_input_tokens": 100, "output_tokens": 74}
+    meter.on_reply({"agent": "main", "model": "claude-sonnet-5-5", "usage": usage})
+    assert meter.line(meter.turn) == "1 turn · context 3.1k of 1M · in 3k (2k cached) · out 74 · $0.0032"
+    assert core.cost("claude-sonnet-5-5", usage) == pytest.approx((900 + 125 + 200) * 2e-6 + 74 * 1e-5)
+
+
+@pytest.mark.parametrize("number, text", [(0, "0"), (999, "999"), (1000, "1k"), (1149, "1.1k"), (99_600, "100k"),
+                                          (200_000, "200k"), (999_600, "1M"), (1_250_000, "1.2M")])
+def test_short_counts(number, text):
+    assert screen.short(number) == text
+
+
+def test_a_fault_in_rendering_loses_nothing(workspace, stand_in):
+    def broken(event):
+        raise RuntimeError("cannot draw")
+
+    core.listeners.append(broken)
+    messages = [{"role": "user", "content": "bash echo hi ;; say Done."}]
+    assert Agent(workspace, core.Permissions(mode="yes")).run(messages) == "Done."
+
+
+def processes():
+    return subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True).stdout
+
+
+def wait_until(condition, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        threading.Event().wait(0.02)
