@@ -1,0 +1,264 @@
+"""The loop and its promise: however a run ends, the conversation is a valid next request."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import core
+import offline
+from s01_agent_loop import DEMO, REPEATS, Agent
+
+ALLOWED = core.Permissions(mode="yes")
+
+
+def prompt(text):
+    return [{"role": "user", "content": text}]
+
+
+def accepted(agent, messages):
+    """Sends the conversation with one more prompt to the strict stand-in; a broken rule raises."""
+    request = agent.request([*messages, {"role": "user", "content": "say still valid"}])
+    return core.plain_reply(core.client().messages.create(**request))["content"] != []
+
+
+def results(messages):
+    return [block for message in messages if message["role"] == "user"
+            for block in core.as_blocks(message["content"]) if block["type"] == "tool_result"]
+
+
+@pytest.fixture
+def agent(workspace, stand_in):
+    return Agent(workspace, ALLOWED)
+
+
+def test_an_answer_without_tools_is_the_result(agent):
+    messages = prompt("say Hello.")
+    assert agent.run(messages) == "Hello." and agent.stop == "end_turn"
+    assert [message["role"] for message in messages] == ["user", "assistant"]
+
+
+def test_results_go_back_until_no_tool_is_asked_for(agent):
+    messages = prompt("bash echo one ;; bash echo two; exit 3 ;; say Done.")
+    assert agent.run(messages) == "Done."
+    assert [result["content"] for result in results(messages)] == ["one", "two\n[exit 3]"]
+
+
+def test_several_calls_of_one_reply_are_answered_in_one_message_in_order(agent):
+    messages = prompt("bash echo a ++ bash echo b ++ bash echo c ;; say Done.")
+    agent.run(messages)
+    calls = [block["id"] for block in messages[1]["content"]]
+    assert [block["tool_use_id"] for block in messages[2]["content"]] == calls
+    assert [block["content"] for block in messages[2]["content"]] == ["a", "b", "c"]
+
+
+def test_the_conversation_is_plain_json(agent):
+    messages = prompt("bash echo one ;; say Done.")
+    agent.run(messages)
+    assert json.loads(json.dumps(messages)) == messages
+
+
+def test_a_run_can_be_continued_with_the_next_prompt(agent):
+    messages = prompt("bash echo one ;; say First.")
+    agent.run(messages)
+    agent.add(messages, {"role": "user", "content": "say Second."})
+    assert agent.run(messages) == "Second."
+
+
+def test_a_denied_call_is_answered_and_the_run_goes_on(workspace, stand_in):
+    agent, messages = Agent(workspace), prompt("bash echo hi ;; say I was told.")
+    assert agent.run(messages) == "I was told."
+    assert results(messages)[0]["is_error"] and "permission denied" in results(messages)[0]["content"]
+
+
+def test_an_identical_call_with_an_identical_result_is_stopped(agent):
+    """B001"""
+    messages = prompt(" ;; ".join(["bash pwd"] * 50))
+    agent.run(messages)
+    assert agent.stop == "repeated" and len(results(messages)) == REPEATS
+    assert accepted(agent, messages)
+
+
+def test_a_call_that_gives_new_results_may_be_repeated(agent):
+    messages = prompt(" ;; ".join(["bash echo x >> log; wc -l < log"] * (REPEATS + 2)) + " ;; say Done.")
+    assert agent.run(messages) == "Done."
+
+
+def test_the_turn_limit_ends_the_run_and_says_so(agent, events):
+    """B001"""
+    agent.max_turns, messages = 3, prompt(" ;; ".join(f"bash echo {n}" for n in range(9)))
+    agent.run(messages)
+    assert agent.stop == "max_turns" and events[-1]["reason"] == "max_turns"
+    assert len(results(messages)) == 3 and accepted(agent, messages)
+
+
+@pytest.mark.parametrize("fault, script, stop", [
+    ("max_tokens", "say This sentence is cut somewhere.", "max_tokens"),
+    ("refusal", "say I will not.", "refusal"),
+    ("empty", "say nothing comes", "empty"),
+    ("blank", "say nothing comes", "empty"),
+])
+def test_an_answer_that_is_not_whole_is_never_called_finished(agent, stand_in, events, fault, script, stop):
+    """B002, B004"""
+    stand_in.inject(fault)
+    messages = prompt(script)
+    agent.run(messages)
+    assert agent.stop == stop and events[-1] | {"kind": "stop", "reason": stop} == events[-1]
+    assert accepted(agent, messages)
+
+
+def test_a_call_cut_by_max_tokens_is_not_run_and_the_model_is_told(agent, stand_in):
+    """I2"""
+    stand_in.inject("max_tokens")
+    messages = prompt("bash touch made ;; say Done.")
+    agent.run(messages)
+    assert "cut off by max_tokens" in results(messages)[0]["content"] and results(messages)[0]["is_error"]
+    assert accepted(agent, messages)
+
+
+def test_a_blank_text_beside_a_call_is_not_stored(agent, stand_in):
+    """B004"""
+    stand_in.inject("blank")
+    messages = prompt("bash echo hi ;; say Done.")
+    assert agent.run(messages) == "Done."
+    assert [block["type"] for block in messages[1]["content"]] == ["tool_use"]
+
+
+def test_a_paused_turn_goes_on_by_itself(agent, stand_in):
+    stand_in.inject("pause")
+    messages = prompt("bash echo hi ;; say Done.")
+    assert agent.run(messages) == "Done." and agent.stop == "end_turn"
+
+
+def test_broken_tool_json_is_answered_not_run(agent, stand_in):
+    """B091"""
+    stand_in.inject("bad-json")
+    messages = prompt("bash touch made ;; say Done.")
+    agent.run(messages)
+    assert "not valid JSON" in results(messages)[0]["content"]
+    assert isinstance(messages[1]["content"][-1]["input"], dict) and accepted(agent, messages)
+
+
+@pytest.mark.parametrize("fault", ["401", "404", "413", "400:prompt"])
+def test_an_api_failure_raises_one_line_and_keeps_the_conversation(agent, stand_in, fault):
+    """I3"""
+    stand_in.inject("ok", fault)
+    messages = prompt("bash echo kept ;; say Done.")
+    with pytest.raises(core.ModelError) as failure:
+        agent.run(messages)
+    assert "\n" not in str(failure.value) and len(messages) == 3
+    assert agent.run(messages) == "Done."
+
+
+def test_passing_trouble_is_retried_in_sight(agent, stand_in, events):
+    """I3, contracts A5: a cut body is no error of the SDK"""
+    stand_in.inject("429", "429:0.01", "ok", "cut")
+    assert agent.run(prompt("bash echo hi ;; say Done.")) == "Done."
+    assert len([event for event in events if event["kind"] == "notice"]) == 3
+
+
+def test_an_override_composes_and_its_text_follows_the_results(workspace, stand_in):
+    class Reminding(Agent):
+        def run_tools(self, calls, answers):
+            super().run_tools(calls, answers)
+            answers["reminder"] = {"type": "text", "text": "<reminder>look at the plan</reminder>"}
+
+    messages = prompt("bash echo a ++ bash echo b ;; say Done.")
+    assert Reminding(workspace, ALLOWED).run(messages) == "Done."
+    assert [block["type"] for block in messages[2]["content"]] == ["tool_result", "tool_result", "text"]
+
+
+def test_events_tell_the_whole_story(agent, events):
+    agent.run(prompt("bash echo hi ;; say Done."))
+    assert [event["kind"] for event in events] == [
+        "request", "reply", "tool_call", "decision", "tool_result", "request", "reply", "stop"]
+    assert all(event["agent"] == "main" for event in events)
+
+
+# Ctrl-C ---------------------------------------------------------------------------------
+
+
+def test_ctrl_c_while_a_call_runs_keeps_what_it_printed_and_answers_the_rest(agent):
+    """B130, B131"""
+    messages = prompt("bash echo first ++ bash echo begun; sleep 60 ++ bash echo never ;; say Done.")
+    started = lambda event: (event["kind"] == "tool_call" and "begun" in event["input"]["command"]  # noqa: E731
+                             and threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start())
+    core.listeners.append(started)
+    with pytest.raises(KeyboardInterrupt):
+        agent.run(messages)
+    first, second, third = (result["content"] for result in results(messages))
+    assert first == "first"
+    assert "interrupted" in second and "may have had effects" in second and "begun" in second
+    assert third.startswith("not run") and accepted(agent, messages)
+
+
+def test_ctrl_c_at_every_line_of_the_loop_leaves_a_valid_conversation(workspace, stand_in):
+    """I1: a tracer raises KeyboardInterrupt at the first line executed in s01, then the second, ..."""
+    tool = core.Tool("note", "", {"type": "object", "properties": {"n": {"type": "integer"}}}, lambda n: f"noted {n}")
+    line, completed = 0, False
+    while not completed:
+        line += 1
+        agent, messages = Agent(workspace, ALLOWED, core.registry(tool)), prompt("note 1 ++ note 2 ;; say Done.")
+        seen = 0
+
+        def interrupt(frame, event, argument):
+            nonlocal seen
+            if frame.f_code.co_filename.endswith("s01_agent_loop.py"):
+                seen += event == "line"
+                if seen == line and event == "line":
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                return interrupt
+            return None
+
+        sys.settrace(interrupt)
+        try:
+            agent.run(messages)
+            completed = True
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+        assert accepted(agent, messages), f"interrupted at line event {line}"
+    assert line > 40
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+def test_ctrl_c_at_fifty_random_instants_leaves_no_broken_rule_and_no_process(workspace, stand_in):
+    """I1, I9, B134"""
+    chance, interrupted = random.Random(1), 0
+    core.client()  # interrupting the SDK's own construction only makes it complain
+    for _ in range(50):
+        agent = Agent(workspace, ALLOWED)
+        messages = prompt("bash sleep 0.0137 ++ bash sleep 0.0138 ;; bash sleep 0.0139; sleep 71.25 ;; say Done.")
+        timer = threading.Timer(chance.uniform(0, 0.12), os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            agent.run(messages)
+            pytest.fail("the long command was not interrupted")
+        except KeyboardInterrupt:
+            interrupted += 1
+        assert accepted(agent, messages)
+    assert interrupted == 50
+    deadline = time.monotonic() + 5
+    while "71.25" in subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True).stdout:
+        assert time.monotonic() < deadline, "a child process is left"
+        time.sleep(0.02)
+
+
+def test_the_demo_corrects_a_failed_command():
+    assert "cat note.txt" in DEMO[1]["script"] and "cat notes.txt" in DEMO[1]["script"]
+
+
+def test_offline_needs_no_setting(workspace, events):
+    """Without key and endpoint the client starts a stand-in of its own."""
+    agent = Agent(workspace, ALLOWED)
+    assert agent.model == core.STAND_IN_MODEL
+    assert agent.run(prompt("say Hello.")) == "Hello."
+    assert offline  # imported by core on demand
