@@ -1,14 +1,17 @@
 """console · the front door of every session: command line, REPL, one-shot mode, demo, rendering
 
-`main(make_agent, session="s06", title="...", demo=DEMO, commands={...})` is the only entry.
-`make_agent(workspace, permissions=, model=, max_turns=)` builds the session's agent. A command is
-a function `(agent, messages, argument)`; its docstring is its help, what it returns is shown.
+`main(make_agent, session="s06", title="...", demo=DEMO, commands={...}, options={...})` is the only
+entry. `make_agent(workspace, permissions=, model=, max_turns=)` builds the session's agent. A command
+is a function `(agent, messages, argument)`; its docstring is its help, what it returns is shown. An
+option is `"--name": {argparse keywords}`; its value goes to make_agent as the keyword `name`.
 A demo is a list of steps, each a dict:
 
     note     one or two lines that say what to see, before the step
     prompt   the wording for a real model;  script  the same for the stand-in model
     files    name: content, written into the throw-away workspace first
-    make     another make_agent for this step; it starts a new conversation
+    make     another make_agent for this step, model another model of the stand-in (a small window:
+             stand-in-32k); a change of either starts a new conversation
+    fails    True when the step is to end with an error
     after    function (agent, messages) -> a line with the figure that shows the difference
 
 Everything shown comes from `core.emit`; this file is one listener, `--trace` is another.
@@ -16,6 +19,8 @@ The prompt appears before rich and the SDK are imported: a thread imports them m
 """
 
 import argparse
+import contextlib
+import functools
 import json
 import os
 import re
@@ -30,9 +35,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import core
-from screen import Meter, Screen, details, short, summary
+from screen import Meter, Screen, details, short, summary, trace_to
 
-TRACE_VERSION = 1
 AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
 HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:
   bash ls -la ;; bash ls *.nope ;; say Done.   one reply after the other
@@ -45,8 +49,10 @@ class Program:
     """One run of a session: its agent, its conversation, and the ways to drive them."""
 
     def __init__(self, arguments: argparse.Namespace, make_agent: Callable, session: str, title: str,
-                 demo: Sequence[dict], commands: dict[str, Callable]):
-        self.arguments, self.make_agent, self.session, self.title = arguments, make_agent, session, title
+                 demo: Sequence[dict], commands: dict[str, Callable], own: Sequence[str]):
+        self.arguments, self.session, self.title = arguments, session, title
+        own_options = {name: getattr(arguments, name) for name in own}
+        self.make_agent = functools.partial(make_agent, **own_options) if own_options else make_agent
         self.demo, self.demo_failed = demo, False
         self.waiting, self.left_at, self.asking = [], 0.0, threading.Lock()
         self.interactive = sys.stdin.isatty() and arguments.prompt is None
@@ -54,18 +60,31 @@ class Program:
         self.meter = Meter()
         self.commands = {"help": self.help, "tools": self.tools, "context": self.context, "cost": self.cost,
                          "model": self.model, "clear": self.clear, "demo": self.play_demo, **commands}
-        self.messages: list[dict] = []
-        self.agent = self.build(core.Workspace(arguments.workdir))
         core.listeners.append(self.screen.listen)
         core.listeners.append(lambda event: event["kind"] == "reply" and self.meter.on_reply(event))
+        if arguments.prompt is None and not arguments.demo:
+            self.banner()
+        self.messages: list[dict] = []
+        self.agent = self.build(core.Workspace(arguments.workdir))
 
-    def build(self, workspace: core.Workspace, make_agent: Callable | None = None, mode: str = ""):
+    def build(self, workspace: core.Workspace, make_agent: Callable | None = None, mode: str = "", model: str = ""):
         """An agent for a workspace, by this run's options."""
         permissions = core.Permissions(mode=mode or ("yes" if self.arguments.yes else "ask"),
                                        asker=self.ask if self.interactive else None)
         return (make_agent or self.make_agent)(
-            workspace, permissions=permissions, model=self.arguments.model or core.settings().model,
+            workspace, permissions=permissions, model=model or self.arguments.model or core.settings().model,
             max_turns=self.arguments.max_turns)
+
+    def banner(self) -> None:
+        """The first line: which session, which model. Plain, since rich is not imported yet."""
+        found = core.settings()
+        model = "stand-in model (no API key): it plays what you type, /help shows how"
+        if not found.offline:
+            place = f" at {found.base_url}" if found.base_url else ""
+            model = f"{self.arguments.model or found.model}{place}, /help shows the commands"
+        title = f"{self.session} · {self.title}".ljust(25) + "   "
+        narrow = len(title + model) > shutil.get_terminal_size().columns
+        print(title.rstrip() + "\n  " + model if narrow else title + model, file=self.screen.file, flush=True)
 
     # one turn --------------------------------------------------------------------
 
@@ -131,21 +150,14 @@ class Program:
                     answer = input(f"    {who}allow? [y]es [n]o [a]lways {always}: ").strip().lower()
                 except EOFError:
                     break
-                if answer and "yes".startswith(answer) or answer and "always".startswith(answer) or answer in ("n", "no"):
-                    return {"y": "yes", "a": "always"}.get(answer[0], "no")
+                if chosen := [word for word in ("yes", "no", "always") if answer and word.startswith(answer)]:
+                    return chosen[0]
             return "no"
 
     # REPL ----------------------------------------------------------------------------
 
     def repl(self) -> int:
         """Reads prompts until the end of input; returns the exit code."""
-        model = "stand-in model (no API key): it plays what you type, /help shows how"
-        place = core.settings().base_url
-        if not core.settings().offline:
-            model = self.agent.model + (f" at {place}" if place else "") + ", /help shows the commands"
-        banner = f"{self.session} · {self.title}".ljust(25) + "   "
-        narrow = len(banner + model) > shutil.get_terminal_size().columns
-        print(banner.rstrip() + "\n  " + model if narrow else banner + model, file=self.screen.file, flush=True)
         while True:
             try:
                 prompt = self.read_prompt()
@@ -222,8 +234,7 @@ class Program:
         names = {block["id"]: block["name"] for message in messages for block in core.as_blocks(message["content"])
                  if block["type"] == "tool_use"}
         results = sorted(((core.estimate_tokens(block), names.get(block["tool_use_id"], "?"))
-                          for message in messages for block in core.as_blocks(message["content"])
-                          if block["type"] == "tool_result"), reverse=True)[:3]
+                          for _, _, block in core.results_in(messages)), reverse=True)[:3]
         reported = f", {short(self.meter.context)} reported by the API for the last turn" if self.meter.context else ""
         lines = [f"{len(messages)} messages, about {short(sum(parts.values()))} tokens of {short(window)} "
                  f"({sum(parts.values()) / window:.1%}){reported}",
@@ -249,17 +260,18 @@ class Program:
     def play_demo(self, agent=None, messages=None, argument: str = "") -> None:
         """play this session's demonstration in a throw-away workspace"""
         with tempfile.TemporaryDirectory(prefix="agent-demo-", ignore_cleanup_errors=True) as folder:
-            workspace, maker, messages = core.Workspace(folder), None, []
+            workspace, cast, messages = core.Workspace(folder), None, []
             for step in self.demo:
                 for name, content in step.get("files", {}).items():
                     core.atomic_write(workspace.path(name), content.encode("utf-8"))
-                if maker is not (maker := step.get("make", self.make_agent)):
-                    agent, messages = self.build(workspace, maker, mode="yes"), []
+                small = step.get("model", "") if core.settings().offline else ""
+                if cast != (cast := (step.get("make", self.make_agent), small)):
+                    agent, messages = self.build(workspace, cast[0], "yes", small), []
                 self.play_step(step, agent, messages)
 
     def play_step(self, step: dict, agent, messages: list[dict]) -> None:
         """One step of a demonstration: what to see, the prompt, the turn, the figure."""
-        offline = agent.model == core.STAND_IN_MODEL
+        offline = agent.model.startswith(core.STAND_IN_MODEL)
         self.screen.print(f"\n{step['note']}", "cyan")
         self.screen.print(f"{self.session} >> {step['prompt']}", "bold")
         if offline:
@@ -267,7 +279,7 @@ class Program:
         stop = self.show_turn(agent, messages, step["script"] if offline else step["prompt"])
         if stop == "interrupted":
             raise KeyboardInterrupt
-        self.demo_failed |= stop == "error"
+        self.demo_failed |= (stop == "error") != step.get("fails", False)
         if "after" in step:
             self.screen.print(step["after"](agent, messages), "cyan")
 
@@ -290,17 +302,19 @@ def more_typed(seconds: float = 0.03) -> bool:
         return False
 
 
-def parse_arguments(session: str, title: str) -> argparse.Namespace:
+def parse_arguments(session: str, title: str, options: dict[str, dict]) -> argparse.Namespace:
     """The command line, the same for every session."""
     parser = argparse.ArgumentParser(description=f"{session} · {title}", allow_abbrev=False)
-    parser.add_argument("-p", dest="prompt", metavar="PROMPT", help="run one prompt and print the answer; - reads it from stdin")
-    parser.add_argument("--demo", action="store_true", help="play this session's demonstration in a throw-away workspace")
+    parser.add_argument("-p", dest="prompt", metavar="PROMPT", help="run one prompt, print the answer; - reads stdin")
+    parser.add_argument("--demo", action="store_true", help="play the demonstration in a throw-away workspace")
     parser.add_argument("--yes", action="store_true", help="allow what would be asked (the worst commands stay denied)")
     parser.add_argument("--workdir", type=Path, default=Path("."), help="the workspace; default: the current folder")
     parser.add_argument("--model", default="", help="the model's id; default: MODEL_ID, or a current Sonnet")
     parser.add_argument("--max-turns", type=int, default=300, metavar="N", help="model calls per prompt; default: 300")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write every event as a line of JSON")
     parser.add_argument("--output-format", choices=("text", "json"), default="text", help="of -p")
+    for name, keywords in options.items():
+        parser.add_argument(name, **keywords)
     arguments = parser.parse_args()
     if not arguments.workdir.is_dir():
         parser.error(f"--workdir {arguments.workdir} is not a folder")
@@ -320,24 +334,13 @@ def parse_arguments(session: str, title: str) -> argparse.Namespace:
     return arguments
 
 
-def trace_to(path: Path) -> Callable[[dict], None]:
-    """A listener that writes each event as one line of JSON, at once."""
-    file, lock = open(path, "w", encoding="utf-8"), threading.Lock()
-
-    def write(event: dict) -> None:
-        with lock:
-            file.write(json.dumps({"v": TRACE_VERSION, **event}, ensure_ascii=False, default=str) + "\n")
-            file.flush()
-
-    return write
-
-
 def preload() -> None:
     """Imports what the first turn needs, while the prompt is already there."""
     import rich.console  # noqa: F401
     import rich.markdown  # noqa: F401
 
-    core.client()
+    with contextlib.suppress(Exception):  # the first turn meets it again and says it in one line
+        core.client()
 
 
 def end(number: int, frame) -> None:
@@ -349,7 +352,7 @@ def end(number: int, frame) -> None:
 
 
 def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = (),
-         commands: dict[str, Callable] | None = None) -> None:
+         commands: dict[str, Callable] | None = None, options: dict[str, dict] | None = None) -> None:
     """Runs a session from its command line and exits: 0 done, 1 failed, 2 usage, 130 interrupted."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace" if stream is not sys.stdin else "surrogateescape")
@@ -358,7 +361,9 @@ def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = 
             signal.signal(getattr(signal, name), end)
     try:
         core.load_env_file()
-        program = Program(parse_arguments(session, title), make_agent, session, title, demo, commands or {})
+        own = [name.lstrip("-").replace("-", "_") for name in options or {}]
+        arguments = parse_arguments(session, title, options or {})
+        program = Program(arguments, make_agent, session, title, demo, commands or {}, own)
         threading.Thread(target=preload, daemon=True).start()
         if program.interactive and not program.arguments.demo:
             if os.environ.get("LC_ALL") in ("C", "POSIX"):

@@ -29,6 +29,7 @@ import glob
 import inspect
 import json
 import logging
+import operator
 import os
 import re
 import shlex
@@ -41,9 +42,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from workspace import OUTPUT_LIMIT, Interrupted, ToolError, Workspace, atomic_write
+from workspace import OUTPUT_LIMIT, Interrupted, ToolError, Workspace, atomic_write, locked
 
-__all__ = ["Interrupted", "ToolError", "Workspace", "atomic_write"]  # sessions need only core
+__all__ = ["Interrupted", "ToolError", "Workspace", "atomic_write", "locked"]  # sessions need only core
 
 # ---------------------------------------------------------------------------------- events
 
@@ -57,6 +58,8 @@ def emit(kind: str, **data) -> None:
     A listener that fails is reported to the log and never breaks the turn.
     """
     event = {"kind": kind, "time": time.time(), **data}
+    if "agent" in data:  # agents are named like paths: main/sub-1 was started by main
+        event["parent"] = data["agent"].rpartition("/")[0]
     for listener in list(listeners):
         try:
             listener(event)
@@ -130,7 +133,12 @@ MODELS = {
 
 
 def model_info(model: str) -> ModelInfo:
-    """Window and price of a model, by its id or the id with a date behind it."""
+    """Window and price of a model, by its id or the id with a date behind it.
+
+    The stand-in plays models with a small window, for lessons: stand-in-32k has 32,000 tokens.
+    """
+    if small := re.fullmatch(rf"{STAND_IN_MODEL}-(\d+)k", model):
+        return ModelInfo(int(small[1]) * 1000)
     return next((info for name, info in MODELS.items() if model.startswith(name)), ModelInfo())
 
 
@@ -168,6 +176,10 @@ _client_lock = threading.Lock()
 
 class ModelError(Exception):
     """The model could not be asked. Its text is one line: what happened and what to do."""
+
+    def __init__(self, text: str, too_long: bool = False):
+        super().__init__(text)
+        self.too_long = too_long  # the conversation is larger than the context window
 
 
 def client():
@@ -212,7 +224,7 @@ def call_model(attempt: Callable[[], object]) -> dict:
         except failures as error:
             wait = _retry_wait(error, retry)
             if retry == RETRIES or wait > LONGEST_WAIT or not _may_pass(error):
-                raise ModelError(explain(error)) from error
+                raise ModelError(explain(error), too_long(error)) from error
             emit("notice", text=f"{_what(error)}; trying again in {wait:.1f} s ({retry + 1} of {RETRIES})")
             time.sleep(wait)
     raise AssertionError("unreachable")
@@ -244,7 +256,7 @@ def _what(error: Exception) -> str:
     """The error in a few words, from its status and the API's own message, on one line."""
     status = getattr(error, "status_code", None)
     body = getattr(error, "body", None)
-    detail = body.get("error") if isinstance(body, dict) else None
+    detail = (body.get("error") or body.get("detail")) if isinstance(body, dict) else None
     text = detail.get("message") if isinstance(detail, dict) else detail
     if type(error) is ValueError:
         text = str(error)
@@ -255,19 +267,26 @@ def _what(error: Exception) -> str:
     return f"{text} (HTTP {status})" if status and str(status) not in text else text
 
 
+def too_long(error: Exception) -> bool:
+    """Whether the prompt was larger than the window. The API has no error type for that, only words."""
+    status = getattr(error, "status_code", None)
+    return status == 413 or status == 400 and bool(re.search("too long|context (limit|length|window)", _what(error)))
+
+
 def explain(error: Exception) -> str:
     """What happened and what to do, in one line for a person."""
     status, what = getattr(error, "status_code", None), _what(error)
-    if status == 400 and "prompt is too long" in what or status == 413:
+    if too_long(error):
         return f"{what}: the conversation is too long; /clear starts afresh, /compact (s06) shortens it"
-    return what + ": " + {
-        400: "the request was refused; the conversation is kept, /clear starts afresh",
+    advice = {
         401: "check ANTHROPIC_API_KEY in the environment or in .env",
         402: "check the account's billing", 403: "this key may not do that",
         404: "check the model (--model or MODEL_ID) and ANTHROPIC_BASE_URL (without /v1)",
         429: "too many requests; wait a little and ask again",
-        None: "check the network and ANTHROPIC_BASE_URL, then ask again",
-    }.get(status, "the service has trouble; ask again later")
+        None: "check the network and ANTHROPIC_BASE_URL, then ask again"}
+    refused = "the request was refused; the conversation is kept, /clear starts afresh"
+    other = refused if 400 <= (status or 0) < 500 else "the service has trouble; ask again later"
+    return f"{what}: {advice.get(status, other)}"
 
 
 def plain_reply(message) -> dict:
@@ -312,12 +331,26 @@ def text_of(content: str | list[dict]) -> str:
     return "\n\n".join(block["text"] for block in content if block["type"] == "text")
 
 
+def has_results(message: dict) -> bool:
+    """Whether a message answers tool calls; the API wants results before anything else in it."""
+    return message["role"] == "user" and as_blocks(message["content"])[0]["type"] == "tool_result"
+
+
+def results_in(messages: list[dict]) -> list[tuple[list, int, dict]]:
+    """(content, index, block) of each tool result; putting another block at content[index] replaces it."""
+    return [(m["content"], index, block) for m in messages if has_results(m)
+            for index, block in enumerate(m["content"]) if block["type"] == "tool_result"]
+
+
 def merge_roles(messages: list[dict]) -> list[dict]:
     """The same conversation with neighbours of equal role merged.
 
     After an interrupt or a failed call two user messages follow each other. The API merges them;
     the chat templates of many local servers refuse them.
     """
+    roles = [message["role"] for message in messages]
+    if not any(map(operator.eq, roles, roles[1:])):
+        return messages
     merged: list[dict] = []
     for message in messages:
         if merged and merged[-1]["role"] == message["role"]:
@@ -466,12 +499,13 @@ def dispatch(call: dict, tools: dict[str, Tool], permissions: "Permissions", age
 
 # Refused whatever was answered. A last net under tired eyes, not a sandbox: a shell command can
 # be written in endless ways. The target may be quoted, or behind sh -c, env, sudo or xargs.
-_WORDS = r"([^\s;&|]+([ \t]|\\\n)+)*"
+_WORDS = r"([^\s;&|]+([ \t]|\\\n)+){0,50}"  # a limit, because without one a long text takes minutes
 _TARGET = r"""["']?(/+\.?|/\*|~/?|~/\*|\$\{?\w+\}?["']?/\*?|\$\{?HOME\}?)["']?(?=[\s;&|'")]|$)"""
 _START = r"""(^|[;&|\n(]|\bsudo\s|\s-c\s*["'])\s*"""
 _DISK = r"/dev/(sd|hd|vd|nvme|mmcblk|disk)"
 WORST_COMMANDS = [
-    (rf"\brm\s+(?={_WORDS}(-\w*[rR]|--recursive)){_WORDS}{_TARGET}", "it deletes everything below a root"),
+    (rf"\brm\s+(?={_WORDS}(-\w*[rR]|--recursive)){_WORDS}{_TARGET}",
+     "it deletes everything below a root, or below a variable that may be empty"),
     (rf"\bch(mod|own)\s+(?={_WORDS}(-\w*R|--recursive)){_WORDS}{_TARGET}", "it changes all below a root"),
     (_START + r"(\S*/)?(mkfs(\.\w+)?|wipefs)\s", "it formats a disk"),
     (rf"\bdd\b.*\bof={_DISK}|>\s*{_DISK}", "it overwrites a disk"),
@@ -481,7 +515,8 @@ WORST_COMMANDS = [
 # Run what their arguments name: "always" offers only the exact command, and rules look behind them
 RUNNERS = set(
     "sh bash zsh dash ksh fish env xargs find exec eval source sudo su doas nohup timeout time nice watch "
-    "setsid stdbuf command builtin coproc trap busybox parallel ssh if then elif else while until do !".split())
+    "setsid stdbuf command builtin coproc trap busybox parallel ssh if then elif else while until "
+    "do !".split())
 # The same for these, which run any code or delete any file by their options
 NEVER_BY_PREFIX = RUNNERS | set(
     "awk gawk sed perl python pypy node deno bun ruby php lua npx npm pnpm yarn uv uvx pip pipx make docker "

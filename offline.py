@@ -121,6 +121,12 @@ class Request(NamedTuple):
     owner: tuple
 
 
+def window_of(model: str, usual: int) -> int:
+    """Tokens: a model named NAME-32k has a window of 32,000; any other the `usual` one."""
+    small = re.search(r"-(\d{1,4})k$", model)
+    return min(usual, int(small[1]) * 1000) if small else usual
+
+
 def envelope(reply: Reply, request: Request, usage: dict) -> dict:
     """The message on the wire. Ids come from the prompt: the same request, the same reply."""
     mark = hashlib.blake2b(request.pieces[-1].digest, digest_size=9).hexdigest()
@@ -211,7 +217,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             body = read_request(headers, raw, counting=path == PATHS[1])
             record["body"] = body if self.server.record else None
-            pieces = check(body, self.server.window)
+            pieces = check(body, window_of(body["model"], self.server.window))
         except Refused as broken:
             self.server.errors.append(str(broken))
             return self.fail(record, broken)

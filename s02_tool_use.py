@@ -97,7 +97,7 @@ DEMO = [
      "script": "read /etc/passwd ;; read ../../etc/passwd ;; say I may not read those."},
     {"note": "A tool that does not exist and an input that does not fit are answered too: the model learns what would.",
      "prompt": "Call a tool named teleport, then edit without its texts.",
-     "script": """call teleport {"to": "moon"} ;; edit {"path": "door.py", "old": "x"} ;; say Both calls were explained to me.""",
+     "script": """call teleport {"to": "moon"} ;; edit {"path": "door.py", "old": "x"} ;; say Both were explained.""",
      "after": lambda agent, messages: f"{len(agent.tools)} tools, and the loop is still the one of s01."},
 ]
 

@@ -12,9 +12,12 @@ import re
 import shutil
 import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import core
 
+TRACE_VERSION = 1
 FOLDED_LINES = 6  # of a result on the screen; the model gets all of it
 STOPPED = {
     "max_tokens": "the answer was cut at the limit of one reply and is not finished; say: go on",
@@ -55,13 +58,14 @@ class Meter:
 
     def on_reply(self, event: dict) -> None:
         usage, price = event["usage"], core.cost(event["model"], event["usage"])
-        figures = {"replies": 1, "in": core.prompt_tokens(usage), "out": usage.get("output_tokens") or 0,
+        figures = {"replies": int(event["agent"] == "main"),
+                   "in": core.prompt_tokens(usage), "out": usage.get("output_tokens") or 0,
                    "cached": usage.get("cache_read_input_tokens") or 0,
                    "written": usage.get("cache_creation_input_tokens") or 0,
                    "cost": price or 0.0, "unpriced": price is None}
         for counter in (self.total, self.turn):
             counter.update(figures)
-        if event.get("agent") == "main":
+        if figures["replies"]:
             self.replies += 1
             self.context, self.window = figures["in"] + figures["out"], core.model_info(event["model"]).window
 
@@ -176,6 +180,9 @@ class Screen:
     def on_notice(self, event: dict, indent: int) -> None:
         self.print(f"○ {event['text']}", "cyan", indent)
 
+    def on_compaction(self, event: dict, indent: int) -> None:
+        self.print(f"◇ {event['text']}", "cyan", indent)
+
     def on_stop(self, event: dict, indent: int) -> None:
         self.rest()
         if event["reason"] in STOPPED:
@@ -198,3 +205,15 @@ def details(given: dict) -> str:
         added = [f"+ {line}" for line in str(given["new_text"]).splitlines()]
         return "\n".join([str(given.get("path", "")), *removed, *added])
     return "\n".join(f"{name}: {value}" for name, value in given.items())
+
+
+def trace_to(path: Path) -> Callable[[dict], None]:
+    """A listener that writes each event as one line of JSON, at once."""
+    file, lock = open(path, "w", encoding="utf-8"), threading.Lock()
+
+    def write(event: dict) -> None:
+        with lock:
+            file.write(json.dumps({"v": TRACE_VERSION, **event}, ensure_ascii=False, default=str) + "\n")
+            file.flush()
+
+    return write

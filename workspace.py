@@ -6,7 +6,7 @@ folder plays no part, so several agents can work in different trees at once. The
 like tools *are* the tools: `core.Tool.of` takes their docstring as the description the model
 reads and their annotated parameters as the input schema.
 
-    shell    a command in its own process group, its output kept as head and tail
+    shell    a command in its own session, its output kept as head and tail
     files    snapshots and atomic writes
     Workspace    the seven tools, each with its details in small functions below it
 
@@ -14,6 +14,7 @@ Importing this file does nothing.
 """
 
 import atexit
+import contextlib
 import difflib
 import hashlib
 import os
@@ -25,6 +26,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 import typing
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,10 +49,12 @@ class Interrupted(KeyboardInterrupt):
 
 GRACE = 0.2  # seconds to wait for more output when the shell has ended and a child of it lives on
 DRAIN = 2  # seconds when none does: the rest is on its way, unless a child left the process group
+CHUNK = 1 << 18  # bytes of a pipe and of one read; Linux's own 64 KB make `cat` of a large file twice as slow
 FORCE = getattr(signal, "SIGKILL", signal.SIGTERM)
 NEUTRAL = {"PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat", "EDITOR": "true", "VISUAL": "true",
            "GIT_EDITOR": "true", "GIT_SEQUENCE_EDITOR": "true", "GIT_TERMINAL_PROMPT": "0",
            "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
+LOCK_SECONDS = 30  # a lock is held for milliseconds; longer means that its holder hangs
 
 
 class HeadTail:
@@ -78,7 +82,7 @@ class HeadTail:
 
 
 class Shell:
-    """One shell command in a process group of its own, with empty standard input.
+    """One shell command in a session of its own, with empty standard input.
 
     A thread starts it, because Ctrl-C strikes only the main thread: no instant exists in which
     a process runs that nobody knows. `exited` is set when the shell has ended, even if a child
@@ -112,28 +116,33 @@ class Shell:
             reader.join(GRACE if self._signal(0) else DRAIN)
         except (OSError, ValueError, RuntimeError) as error:  # no such folder; a NUL; no more threads
             self.failure = error
-            self.kill()
+            if self.process:
+                self._signal(FORCE)
         finally:
             if not (self.process and self._signal(0)):
                 atexit.unregister(self.kill)
             self.exited.set()
 
     def _drain(self) -> None:
-        while chunk := self.process.stdout.read(1 << 17):
+        with contextlib.suppress(ImportError, AttributeError, OSError):  # not on every system
+            import fcntl
+
+            fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, CHUNK)
+        while chunk := self.process.stdout.read(CHUNK):
             self.output.add(chunk)
         self.process.stdout.close()
 
     def _signal(self, number: int) -> bool:
-        """Sends a signal to the whole group; False when nothing of it is left."""
+        """Sends a signal to all that the command started; False when nothing of it is left."""
         if not hasattr(os, "killpg"):  # Windows
             if number:
                 subprocess.run(["taskkill", "/T", "/F", "/PID", str(self.process.pid)], capture_output=True)
             return self.process.poll() is None
-        try:
-            os.killpg(self.process.pid, number)
-            return True
-        except (ProcessLookupError, PermissionError):
-            return False
+        groups = session_groups(self.process.pid)
+        for group in groups:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, number)
+        return bool(groups)
 
     def kill(self) -> None:
         """Ends the command and everything it started: asked politely, then after 0.5 s by force."""
@@ -145,6 +154,20 @@ class Shell:
             if self.process:
                 self._signal(FORCE)
         self.exited.wait(0.5)
+
+
+def session_groups(session: int) -> set[int]:
+    """The process groups in a session: a shell with job control, or timeout(1), makes more than one."""
+    if os.path.isdir("/proc/self"):
+        pids = filter(str.isdigit, os.listdir("/proc"))
+    else:
+        pids = subprocess.run(["ps", "-A", "-o", "pid="], capture_output=True, text=True).stdout.split()
+    groups = set()
+    for pid in map(int, pids):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == session:
+                groups.add(os.getpgid(pid))
+    return groups
 
 
 # ---------------------------------------------------------------------------------- files
@@ -190,6 +213,39 @@ def atomic_write(path: Path, data: bytes, mode: int | None = None) -> None:
     finally:
         if not linked:
             target.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path, seconds: float = LOCK_SECONDS) -> typing.Iterator[None]:
+    """Holds `<path>.lock` alone, among threads and processes; TimeoutError after `seconds`.
+
+    The operating system frees it when its holder dies, however it dies; the file itself stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    deadline = time.monotonic() + seconds
+    with open(f"{path}.lock", "ab") as file:  # opened anew, so that it excludes other threads too
+        while not _take_lock(file.fileno()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{path} has been locked by another process for {seconds:g} s")
+            time.sleep(0.001)
+        yield  # closing the file frees the lock
+
+
+def _take_lock(descriptor: int) -> bool:
+    try:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+    except BlockingIOError:
+        return False
+    return True
 
 
 class Workspace:

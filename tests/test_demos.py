@@ -48,9 +48,11 @@ def test_the_demo_plays_explains_itself_and_leaves_nothing(played, session):
 @pytest.mark.parametrize("session", [script.stem for script in SESSIONS])
 def test_the_demo_breaks_no_rule_of_the_api_and_calls_tools(played, session):
     _, _, folder = played[session]
-    assert all(request["error"] is None for request in lines(folder / "requests.jsonl"))
+    meant_to_fail = sum(step.get("fails", False) for step in __import__(session).DEMO)
+    refused = [request["error"] for request in lines(folder / "requests.jsonl") if request["error"]]
+    assert all("prompt is too long" in error for error in refused) and len(refused) <= meant_to_fail
     events = lines(folder / "trace.jsonl")
-    assert not [event for event in events if event["kind"] == "error"]
+    assert len([event for event in events if event["kind"] == "error"]) == meant_to_fail
     assert {"user", "request", "reply", "tool_call", "tool_result", "stop"} <= {event["kind"] for event in events}
     words_not_played = [event for event in events if event["kind"] == "reply"
                         and "I could not play" in json.dumps(event["content"])]
