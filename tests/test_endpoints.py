@@ -1,0 +1,581 @@
+"""Other back ends: s01's agent against a second, independently written Messages API server.
+
+The server below is what a thin back end is: minimal usage, no cache fields, no count_tokens, only
+end_turn and tool_use as stop reasons, unknown fields ignored. It has no plan of its own: it counts
+the tool results in the request and asks for bash until there are enough. A table says what it does
+instead of answering at which request, so that every fault strikes in the middle of a run.
+"""
+
+import json
+import os
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+import core
+import s01_agent_loop
+
+# ------------------------------------------------------------------------------- the server
+
+
+class ThinServer(ThreadingHTTPServer):
+    """Asks for bash `calls` times, then says "All done."; `faults[n]` replaces its n-th answer.
+
+    A fault is a function of the handler and the regular answer. `always` does so at every request
+    from the third on for which nothing else is planned, until it is set to None.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, calls: int = 4):
+        super().__init__(("127.0.0.1", 0), ThinHandler)
+        self.calls, self.faults, self.always = calls, {}, None
+        self.requests: list[dict] = []
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request, client_address):
+        pass  # a connection that was broken on purpose
+
+
+class ThinHandler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_POST(self):
+        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path != "/v1/messages":
+            return self.answer(404, b"404 page not found", "text/plain")
+        self.server.requests.append(request)
+        self.number = number = len(self.server.requests)
+        fault = self.server.faults.get(number) or (self.server.always if number >= 3 else None)
+        reply = self.reply(request)
+        fault(self, reply) if fault else self.answer(200, reply)
+
+    def reply(self, request: dict) -> dict:
+        """What a model would say: another call until there were enough results since the last prompt."""
+        done = 0
+        for message in reversed(request["messages"]):
+            blocks = message["content"] if isinstance(message["content"], list) else []
+            if message["role"] == "user" and not any(block["type"] == "tool_result" for block in blocks):
+                break
+            done += sum(block["type"] == "tool_result" for block in blocks)
+        if done >= self.server.calls:
+            content, stop = [{"type": "text", "text": "All done."}], "end_turn"
+        else:
+            content, stop = [{"type": "tool_use", "id": f"call_{self.number}", "name": "bash",
+                              "input": {"command": f"echo {self.number}"}}], "tool_use"
+        return {"id": f"msg_{self.number}", "type": "message", "role": "assistant", "model": request["model"],
+                "content": content, "stop_reason": stop, "usage": {"input_tokens": 10, "output_tokens": 5}}
+
+    def answer(self, status: int, body: dict | bytes, kind: str = "application/json", promised: int = 0, **headers):
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(promised or len(raw)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        self.wfile.write(raw)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def failing(status: int, kind: str = "api_error", message: str = "It failed.", **headers):
+    """The API's error shape; `retry_after="0"` keeps the test quick."""
+    body = {"type": "error", "error": {"type": kind, "message": message}}
+    return lambda handler, reply: handler.answer(status, body, **headers)
+
+
+def page(status: int, **headers):
+    """What a proxy in between says, in its own words."""
+    text = f"<html>\n<head><title>{status}</title></head>\n<body>\n<h1>Nginx says no</h1>\n</body></html>\n"
+    return lambda handler, reply: handler.answer(status, text.encode(), "text/html", **headers)
+
+
+def reset(handler, reply):
+    """The connection is torn down with a TCP reset instead of an answer."""
+    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    handler.close_connection = True
+    handler.rfile.close()
+    handler.wfile.close()
+    handler.connection.close()
+
+
+def cut_midway(handler, reply):
+    """The length of the whole body is promised and half of it is sent."""
+    raw = json.dumps(reply).encode()
+    handler.answer(200, raw[:len(raw) // 2], promised=len(raw))
+    handler.close_connection = True
+
+
+def altered(**changes):
+    """The regular answer with some fields replaced, or left out where the value is None."""
+    def fault(handler, reply):
+        handler.answer(200, {key: value for key, value in (reply | changes).items() if value is not None})
+    return fault
+
+
+def with_input(given):
+    """The regular tool call with another `input`."""
+    return lambda handler, reply: handler.answer(200, reply | {"content": [reply["content"][0] | {"input": given}]})
+
+
+OVERLOADED = failing(529, "overloaded_error", "Overloaded", retry_after="0")
+
+# ------------------------------------------------------------------------------- the agent
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A thin server that core's settings point to; no key is set."""
+    with ThinServer() as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        monkeypatch.setenv("MODEL_ID", "local-model")
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def agent(workspace):
+    return s01_agent_loop.Agent(workspace, core.Permissions(mode="yes"))
+
+
+def prompt(text: str = "Do it.") -> list[dict]:
+    return [{"role": "user", "content": text}]
+
+
+def breaches(messages: list[dict]) -> list[str]:
+    """Every rule of the Messages API on order and content that a conversation breaks.
+
+    Neighbours of equal role count as one message, as they do for the API.
+    """
+    joined: list[tuple[str, list[dict]]] = []
+    for message in messages:
+        content = message["content"]
+        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
+        if joined and joined[-1][0] == message["role"]:
+            joined[-1][1].extend(blocks)
+        else:
+            joined.append((message["role"], blocks))
+    found, used = [], set()
+    if joined and joined[0][0] != "user":
+        found.append("the first message is not the user's")
+    for index, (role, blocks) in enumerate(joined):
+        kinds = [block["type"] for block in blocks]
+        if not blocks:
+            found.append(f"{index}: empty")
+        if any(block["type"] == "text" and not block["text"].strip() for block in blocks):
+            found.append(f"{index}: blank text")
+        if "tool_result" in kinds and kinds != sorted(kinds, key=lambda kind: kind != "tool_result"):
+            found.append(f"{index}: results are not first")
+        asked = [block["id"] for block in joined[index - 1][1] if block["type"] == "tool_use"] if index else []
+        answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        if role == "user" and sorted(answered) != sorted(asked):
+            found.append(f"{index}: asked {asked}, answered {answered}")
+        if index == len(joined) - 1 and "tool_use" in kinds:
+            found.append(f"{index}: calls without an answer")
+        ids = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        if len(set(ids)) < len(ids) or used & set(ids):
+            found.append(f"{index}: an id is used twice")
+        if not all(re.fullmatch("[a-zA-Z0-9_-]+", name) for name in ids):
+            found.append(f"{index}: an id with characters the API refuses")
+        used |= set(ids)
+    return found
+
+
+def notices(events: list[dict]) -> list[str]:
+    return [event["text"] for event in events if event["kind"] == "notice"]
+
+
+def failure(agent, messages: list[dict]) -> str:
+    """The message of the ModelError a run ends in: one clear line."""
+    with pytest.raises(core.ModelError) as caught:
+        agent.run(messages)
+    line = str(caught.value)
+    assert line.strip() and "\n" not in line and len(line) < 500 and "Traceback" not in line
+    return line
+
+
+# ------------------------------------------------------------------------------- the validator itself
+
+CALL = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "bash", "input": {}}]}
+RESULT = {"type": "tool_result", "tool_use_id": "a", "content": "x"}
+
+
+@pytest.mark.parametrize("messages", [
+    [{"role": "assistant", "content": "Hi."}],
+    [*prompt(" ")],
+    [*prompt(), CALL],
+    [*prompt(), CALL, *prompt()],
+    [*prompt(), CALL, {"role": "user", "content": [RESULT, RESULT]}],
+    [*prompt(), CALL, {"role": "user", "content": [{"type": "text", "text": "Well:"}, RESULT]}],
+    [*prompt(), {"role": "user", "content": [RESULT]}],
+    [*prompt(), CALL, {"role": "user", "content": [RESULT]}, CALL, {"role": "user", "content": [RESULT]}],
+    [*prompt(), {"role": "assistant", "content": []}],
+], ids=["first role", "blank", "unanswered at the end", "unanswered", "answered twice", "text first", "orphan",
+        "id twice", "empty"])
+def test_the_validator_of_this_file_sees_each_kind_of_breach(messages):
+    """Without this, "always a valid history" below would prove nothing."""
+    assert breaches(messages)
+
+
+def test_the_validator_of_this_file_accepts_a_regular_conversation():
+    assert not breaches([*prompt(), CALL, {"role": "user", "content": [RESULT, {"type": "text", "text": "Go on."}]},
+                         *prompt(), {"role": "assistant", "content": "Done."}])
+
+
+# ------------------------------------------------------------------------------- a whole run
+
+
+def test_a_run_of_200_turns_completes_against_a_thin_back_end(server, agent):
+    """Contract D: only text, tool_use and tool_result are portable; the loop needs no more."""
+    server.calls, messages = 199, prompt()
+    assert agent.run(messages) == "All done."
+    assert len(server.requests) == 200 and agent.stop == "end_turn"
+    assert not breaches(messages)
+
+
+def test_every_request_of_a_run_is_valid_and_asks_only_for_what_is_portable(server, agent):
+    """Contract D: cache marks, thinking and metadata are optional extras other servers may refuse."""
+    agent.run(prompt())
+    for request in server.requests:
+        assert not breaches(request["messages"])
+        assert set(request) <= {"model", "max_tokens", "system", "tools", "messages", "stream"}
+        assert "cache_control" not in json.dumps(request)
+
+
+def test_a_base_url_without_a_key_works(server, agent):
+    """Contract D: Ollama, llama.cpp and LM Studio take any key; the SDK refuses to send none."""
+    assert agent.run(prompt()) == "All done."
+
+
+def test_a_base_url_with_a_dummy_key_works(server, agent, monkeypatch):
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "dummy")
+    assert agent.run(prompt()) == "All done."
+
+
+def test_a_base_url_given_with_v1_works(server, agent, monkeypatch):
+    """Contract D: the SDK adds /v1 by itself; given twice it would be a 404."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url + "/v1/")
+    assert agent.run(prompt()) == "All done."
+
+
+# ------------------------------------------------------------------------------- faults that pass
+
+PASSING = {
+    "429": failing(429, "rate_limit_error", "Slow down.", retry_after="0.01"),
+    "529": OVERLOADED,
+    "500": failing(500, "api_error", "Internal server error", retry_after="0"),
+    "502 page": page(502, retry_after="0"),
+    "reset": reset,
+    "cut": cut_midway,
+}
+
+
+@pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
+def test_a_fault_in_the_middle_of_a_run_is_survived_and_seen(fault, server, agent, events):
+    """Contracts A4, A5, A9: 429, 5xx, a reset and a cut body may pass; the SDK retries no cut body."""
+    server.faults[3], messages = fault, prompt()
+    assert agent.run(messages) == "All done."
+    assert not breaches(messages)
+    assert len(notices(events)) == 1 and "\n" not in notices(events)[0]
+
+
+def test_a_call_is_not_run_twice_when_the_request_after_it_fails(server, agent, events):
+    """Only the request is tried again; what the tools did stays done."""
+    server.faults[3] = OVERLOADED
+    agent.run(messages := prompt())
+    assert sum(event["kind"] == "tool_call" for event in events) == server.calls
+    assert sum(message["role"] == "assistant" for message in messages) == server.calls + 1
+
+
+def test_several_different_faults_in_one_run_are_survived(server, agent, events):
+    """The bound is on the retries of one request, not on those of a whole run."""
+    server.calls = 10
+    server.faults.update({number: OVERLOADED for number in (2, 3, 5, 6, 7, 9, 10, 12)})
+    assert agent.run(messages := prompt()) == "All done."
+    assert len(notices(events)) == 8
+    assert not breaches(messages)
+
+
+# ------------------------------------------------------------------------------- faults that last
+
+def at_last(fault):
+    """Overloaded at each attempt but the last, then the fault: it lasts, without its longer waits."""
+    return lambda handler, reply: (fault if handler.number == 3 + core.RETRIES else OVERLOADED)(handler, reply)
+
+
+LASTING = {
+    "429": (failing(429, "rate_limit_error", "Slow down.", retry_after="0"), "Slow down."),
+    "529": (OVERLOADED, "Overloaded"),
+    "500": (failing(500, "api_error", "Internal\nserver error", retry_after="0"), "Internal server error"),
+    "reset": (at_last(reset), "connection"),
+    "cut": (at_last(cut_midway), "connection"),
+}
+
+
+@pytest.mark.parametrize("fault, words", LASTING.values(), ids=LASTING)
+def test_a_fault_that_lasts_ends_in_one_clear_line_after_bounded_retries(fault, words, server, agent, events):
+    """Invariant I3, contracts A5 and A9: core's own retries replace the SDK's silent ones."""
+    server.always, messages = fault, prompt()
+    assert words in failure(agent, messages)
+    assert len(notices(events)) == core.RETRIES
+    assert len(server.requests) == 3 + core.RETRIES
+    assert not breaches(messages)
+
+
+def test_a_server_that_wants_a_very_long_wait_is_reported_instead_of_waited_for(server, agent, events):
+    """Contract A9: retry-after may be an hour; nobody would wait for that in a terminal."""
+    server.always = failing(429, "rate_limit_error", "Daily limit.", retry_after="3600")
+    assert "Daily limit." in failure(agent, prompt())
+    assert not notices(events)
+
+
+REFUSALS = {
+    "401": (failing(401, "authentication_error", "invalid x-api-key"), "ANTHROPIC_API_KEY"),
+    "404 model": (failing(404, "not_found_error", "model: local-model"), "MODEL_ID"),
+    "413 page": (page(413), "too long"),
+    "400 prompt too long": (failing(400, "invalid_request_error",
+                                    "prompt is too long: 208310 tokens > 200000 maximum"), "too long"),
+    "400 thin": (lambda handler, reply: handler.answer(400, {"error": "template\nfailed"}), "template failed"),
+    "422 thin": (lambda handler, reply: handler.answer(422, {"detail": "no such field"}), "refused"),
+    "403 text": (lambda handler, reply: handler.answer(403, b"no", "text/plain"), "403"),
+}
+
+
+@pytest.mark.parametrize("fault, words", REFUSALS.values(), ids=REFUSALS)
+def test_a_refusal_is_one_clear_line_at_once(fault, words, server, agent, events):
+    """Contract A4: trying these again cannot help; a 413 comes from a proxy and is not JSON."""
+    server.always, messages = fault, prompt()
+    assert words in failure(agent, messages)
+    assert not notices(events) and len(server.requests) == 3
+    assert not breaches(messages)
+
+
+def test_an_error_page_is_not_shown_as_html(server, agent):
+    """Contract A4: the body of a 413 or 502 comes from a proxy; its markup tells a person nothing."""
+    server.always = page(413)
+    assert "<" not in failure(agent, prompt())
+
+
+def test_a_200_answer_that_is_a_page_is_one_clear_line(server, agent):
+    """A base URL of some other web server: the SDK hands the text through without an error."""
+    server.always, messages = page(200), prompt()
+    failure(agent, messages)
+    assert not breaches(messages)
+
+
+def test_a_200_answer_that_is_other_json_is_one_clear_line(server, agent):
+    """An OpenAI-style server answers with `choices`; the SDK builds a Message without content."""
+    server.always = lambda handler, reply: handler.answer(200, {"id": "x", "choices": [{"message": {"content": "Hi"}}]})
+    messages = prompt()
+    failure(agent, messages)
+    assert not breaches(messages)
+
+
+@pytest.fixture
+def closed_port():
+    """The URL of a port that nobody listens on, and that nobody else gets meanwhile."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{unused.getsockname()[1]}"
+
+
+def test_the_program_says_in_one_line_that_its_base_url_is_none(workspace):
+    """Invariant I3: the client is built ahead in a thread, whose traceback nobody asked for."""
+    done = subprocess.run(
+        [sys.executable, s01_agent_loop.__file__, "-p", "Do it."], cwd=workspace.root, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL, env={**os.environ, "ANTHROPIC_BASE_URL": "http://[::1"}, timeout=60)
+    assert done.returncode == 1 and done.stdout == ""
+    assert "ANTHROPIC_BASE_URL" in done.stderr and "Exception" not in done.stderr
+
+
+class Waiting(BaseException):
+    """The run was about to wait."""
+
+
+def stop_at_notice(error: type[BaseException]):
+    """A listener that ends the run, as Ctrl-C would, when a wait is announced."""
+    def listener(event: dict) -> None:
+        if event["kind"] == "notice":
+            raise error
+    return listener
+
+
+def test_a_base_url_nobody_listens_on_is_told_before_the_wait(closed_port, agent, monkeypatch, events):
+    """The first thing that happens to somebody who forgot to start the local server."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", closed_port)
+    core.listeners.append(stop_at_notice(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        agent.run(messages := prompt())
+    assert "refused" in notices(events)[0] and "\n" not in notices(events)[0]
+    assert messages == prompt()
+
+
+def test_a_connection_refused_says_so_and_where_to_look(server, agent, monkeypatch, closed_port):
+    """The SDK's own text is "Connection error."; the reason is one exception further down."""
+    def move(event):  # from the last attempt on, nobody is there
+        if event["kind"] == "notice" and f"({core.RETRIES} of" in event["text"]:
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", closed_port)
+
+    core.listeners.append(move)
+    server.always = OVERLOADED
+    line = failure(agent, prompt())
+    assert "refused" in line and "ANTHROPIC_BASE_URL" in line
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:9", "localhost", "ftp://127.0.0.1", "http://[::1"])
+def test_a_base_url_that_is_none_is_one_clear_line_at_once(url, agent, monkeypatch):
+    """A typing error in the environment: no traceback, and no retries that cannot help."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+    core.listeners.append(stop_at_notice(Waiting))
+    assert "ANTHROPIC_BASE_URL" in failure(agent, prompt())
+
+
+@pytest.mark.parametrize("fault", [OVERLOADED, page(413), page(200), failing(401)], ids=["529", "413", "page", "401"])
+def test_a_run_goes_on_where_a_failure_ended_it(fault, server, agent):
+    """Invariants I1 and I3: the conversation is kept and is a valid next request."""
+    server.always, messages = fault, prompt()
+    failure(agent, messages)
+    server.always = None
+    assert agent.run(messages) == "All done."
+    messages += prompt("And again.")
+    assert agent.run(messages) == "All done."
+    assert not breaches(messages) and not any(breaches(request["messages"]) for request in server.requests)
+
+
+# ------------------------------------------------------------------------------- odd answers
+
+
+def test_tool_input_sent_as_json_text_is_understood(server, agent, events):
+    """Thin back ends pass a model's arguments on as the text it wrote."""
+    server.faults[1] = with_input('{"command": "echo from-text"}')
+    assert agent.run(messages := prompt()) == "All done."
+    assert "from-text" in json.dumps(messages)
+    assert isinstance(messages[1]["content"][0]["input"], dict)  # the API takes nothing else back
+
+
+@pytest.mark.parametrize("given", ['{"command": "ec', "[1]", None, [], 7],
+                         ids=["cut", "list text", "null", "list", "number"])
+def test_tool_input_that_is_no_object_is_answered_and_not_run(given, server, agent):
+    """Contract D: lost or broken arguments become an error the model reads, never a guess."""
+    server.faults[1] = with_input(given)
+    assert agent.run(messages := prompt()) == "All done."
+    assert messages[2]["content"][0]["is_error"]
+    assert isinstance(messages[1]["content"][0]["input"], dict)
+    assert not breaches(messages)
+
+
+def test_odd_answers_write_nothing_past_the_events(server, agent, recwarn, capfd):
+    """Invariant I8: the SDK's serializer warns, at length, about each field it did not expect."""
+    server.faults[1] = with_input('{"command": "true"}')
+    agent.run(prompt())
+    assert not recwarn.list
+    assert capfd.readouterr() == ("", "")
+
+
+def test_missing_usage_is_tolerated(server, agent, events):
+    """Contract A3: other back ends may leave out more than the cache fields."""
+    server.always = altered(usage=None)
+    assert agent.run(prompt()) == "All done."
+    assert [core.prompt_tokens(e["usage"]) for e in events if e["kind"] == "reply"] == [10, 10, 0, 0, 0]
+
+
+@pytest.mark.parametrize("reason", ["", None, "stop", "tool_calls"])
+def test_an_unknown_stop_reason_is_tolerated(reason, server, agent):
+    """Contract D: Ollama may send ""; what counts is whether the reply asks for tools (invariant I2)."""
+    server.always = lambda handler, reply: handler.answer(200, reply | {"stop_reason": reason})
+    assert agent.run(messages := prompt()) == "All done."
+    assert len(server.requests) == server.calls + 1 and not breaches(messages)
+
+
+@pytest.mark.parametrize("content", [[], None, [{"type": "text", "text": ""}], [{"type": "text", "text": " \n"}]],
+                         ids=["none", "null", "empty text", "blank text"])
+def test_an_answer_without_text_leaves_a_history_that_can_be_sent(content, server, agent):
+    """Contract A2 rule 5: the API refuses blank text and an empty message, and sends both itself."""
+    server.faults[3] = altered(content=content) if content is not None else (
+        lambda handler, reply: handler.answer(200, reply | {"content": None, "stop_reason": "end_turn"}))
+    messages = prompt()
+    agent.run(messages)
+    messages += prompt("Go on.")
+    assert agent.run(messages) == "All done."
+    assert not breaches(messages)
+
+
+def test_a_block_of_an_unknown_kind_is_tolerated(server, agent):
+    """Contract A3: new block types must not end a run."""
+    server.faults[2] = lambda handler, reply: handler.answer(
+        200, reply | {"content": [{"type": "reasoning", "summary": "Hm."}, *reply["content"]]})
+    assert agent.run(messages := prompt()) == "All done."
+    assert not breaches(messages)
+
+
+def two_calls(first: str, second: str):
+    """The regular call twice in one reply, under these ids; the second one fails."""
+    return lambda handler, reply: handler.answer(200, reply | {"content": [
+        reply["content"][0] | {"id": first}, reply["content"][0] | {"id": second, "input": {"command": "exit 3"}}]})
+
+
+def test_two_calls_in_one_reply_are_answered_in_one_message_in_their_order(server, agent):
+    """Contract A2 rule 1: all results in the next user message."""
+    server.faults[1] = two_calls("one", "two")
+    agent.run(messages := prompt())
+    assert [block["tool_use_id"] for block in messages[2]["content"]] == [call["id"] for call in messages[1]["content"]]
+    assert [block["content"] for block in messages[2]["content"]] == ["1", "[exit 3]"]
+    assert not breaches(messages)
+
+
+def run_or_fail(agent, messages: list[dict]) -> None:
+    """Runs to the end or into one clear line; the history is valid and can be gone on from."""
+    try:
+        agent.run(messages)
+    except core.ModelError as error:
+        assert "\n" not in str(error)
+    assert not breaches(messages)
+
+
+def test_two_calls_with_the_same_id_leave_a_valid_history(server, agent):
+    """Invariant I1: results are kept by id, so the second would replace the first and be sent twice."""
+    server.faults[3] = two_calls("call_0", "call_0")
+    run_or_fail(agent, messages := prompt())
+    assert agent.run(messages) == "All done."
+    assert not breaches(messages)
+
+
+def test_an_id_that_each_reply_uses_anew_leaves_a_valid_history(server, agent):
+    """Contract A2 rule 4: back ends that number the calls of each reply from 0, and the API after /model."""
+    server.always = lambda handler, reply: handler.answer(200, reply | {"content": [
+        block | {"id": "call_0"} if block["type"] == "tool_use" else block for block in reply["content"]]})
+    run_or_fail(agent, prompt())
+
+
+def test_an_id_with_characters_the_api_refuses_leaves_a_valid_history(server, agent):
+    """Contract A2 rule 4: some models write ids such as functions.bash:0."""
+    server.faults[3] = lambda handler, reply: handler.answer(
+        200, reply | {"content": [reply["content"][0] | {"id": "functions.bash:0"}]})
+    run_or_fail(agent, prompt())
+
+
+MALFORMED = {
+    "content is text": "Hello.", "block is text": ["Hello."], "block without type": [{"text": "Hello."}],
+    "text is null": [{"type": "text", "text": None}],
+    "call without id": [{"type": "tool_use", "name": "bash", "input": {"command": "true"}}],
+    "call without name": [{"type": "tool_use", "id": "call_x", "input": {"command": "true"}}],
+}
+
+
+@pytest.mark.parametrize("content", MALFORMED.values(), ids=MALFORMED)
+def test_malformed_content_is_one_clear_line_or_tolerated(content, server, agent):
+    """Invariants I1 and I3: the SDK checks nothing, so what comes may have any shape."""
+    server.faults[3] = altered(content=content)
+    run_or_fail(agent, messages := prompt())
+    messages += prompt("Go on.")
+    assert agent.run(messages) == "All done."
