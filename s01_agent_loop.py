@@ -87,7 +87,7 @@ class Agent:
                 try:
                     silent = all("thinking" in block["type"] for block in reply["content"])
                     self.add(messages, {"role": "assistant", "content": reply["content"] + [NO_TEXT] * silent})
-                    if not not_run:
+                    if calls and not not_run:
                         self.run_tools(calls, answers)
                 finally:  # whatever happened, the API wants every call answered before anything else
                     self.close(*batch)

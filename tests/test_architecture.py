@@ -153,7 +153,7 @@ before = dict(os.environ)
 for name in {[path.stem for path in MODULES]!r}:
     __import__(name)
 heavy = {{"anthropic", "httpx2", "rich", "dotenv", "yaml", "pydantic"}} & sys.modules.keys()
-opened = [event for event in opened if "__pycache__" not in str(event)]
+
 assert not heavy, heavy
 assert not opened, opened
 assert dict(os.environ) == before and threading.active_count() == 1
@@ -161,7 +161,8 @@ import core
 assert core.listeners == [] and core._clients == {{}}
 """
     environment = {"SYSTEMROOT": os.environ["SYSTEMROOT"]} if os.name == "nt" else {}
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-B", "-c", program], cwd=tmp_path, env=environment, capture_output=True,
+                          text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
 
