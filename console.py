@@ -23,6 +23,7 @@ import contextlib
 import functools
 import json
 import os
+import queue
 import re
 import shutil
 import signal
@@ -35,7 +36,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import core
-from screen import Meter, Screen, details, short, summary, trace_to
+from screen import Meter, Screen, choice, context_report, details, more_typed, short, summary, trace_to, typed_ahead
 
 AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
 HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:
@@ -54,7 +55,8 @@ class Program:
         own_options = {name: getattr(arguments, name) for name in own}
         self.make_agent = functools.partial(make_agent, **own_options) if own_options else make_agent
         self.demo, self.demo_failed = demo, False
-        self.waiting, self.left_at, self.asking = [], 0.0, threading.Lock()
+        self.waiting, self.left_at, self.question = [], 0.0, None
+        self.asking, self.asking_above = threading.Lock(), threading.Lock()
         self.interactive = sys.stdin.isatty() and arguments.prompt is None
         self.screen = Screen(sys.stdout if self.interactive or arguments.demo else sys.stderr)
         self.meter = Meter()
@@ -94,7 +96,10 @@ class Program:
         agent.add(messages, {"role": "user", "content": prompt})
         core.emit("user", agent=agent.name, text=prompt)
         try:
-            return agent.run(messages), agent.stop
+            answer = agent.run(messages)
+            while agent.stop == "end_turn" and agent.has_news(wait=not self.interactive and self.arguments.wait):
+                answer = agent.run(messages) or answer
+            return answer, agent.stop
         except core.ModelError as error:
             core.emit("error", agent=agent.name, text=str(error))
             return str(error), "error"
@@ -137,22 +142,43 @@ class Program:
     # permission --------------------------------------------------------------------
 
     def ask(self, tool: core.Tool, given: dict, rule: str, agent: str) -> str:
-        """The permission question. What was typed ahead answers nothing; end of input means no."""
+        """The permission question. What was typed ahead answers nothing; end of input means no.
+
+        Other agents ask from threads of their own; while the user is at the prompt, their question
+        stands above it, and y, n or a typed there answers it.
+        """
         with self.asking:
-            self.waiting += typed_ahead()
-            who = "" if agent == "main" else f"{agent}: "
-            if self.screen.line(f"● {tool.name}  {summary(given)}", 2).endswith("…"):
-                self.screen.print(details(given), "yellow", 4)
-            inner = rule.partition("(")[2].removesuffix(")")
-            always = rule if not inner else inner if inner.endswith(" *") else "exactly this"
-            for _ in range(3):
-                try:
-                    answer = input(f"    {who}allow? [y]es [n]o [a]lways {always}: ").strip().lower()
-                except EOFError:
-                    break
-                if chosen := [word for word in ("yes", "no", "always") if answer and word.startswith(answer)]:
-                    return chosen[0]
-            return "no"
+            above = self.screen.prompt and threading.current_thread() is not threading.main_thread()
+            if not above:
+                return self.ask_here(tool, given, rule, agent)
+        with self.asking_above:
+            return self.ask_above_prompt(tool, given, rule, agent)
+
+    def ask_here(self, tool: core.Tool, given: dict, rule: str, agent: str) -> str:
+        """A question on a line of its own, with all of the call where its one line was not enough."""
+        self.waiting += typed_ahead()
+        if self.screen.line(f"● {tool.name}  {summary(given)}", 2).endswith("…"):
+            self.screen.print(details(given), "yellow", 4)
+        who = "" if agent == "main" else f"{agent}: "
+        inner = rule.partition("(")[2].removesuffix(")")
+        always = rule if not inner else inner if inner.endswith(" *") else "exactly this"
+        for _ in range(3):
+            try:
+                if chosen := choice(input(f"    {who}allow? [y]es [n]o [a]lways {always}: ")):
+                    return chosen
+            except EOFError:
+                break
+        return "no"
+
+    def ask_above_prompt(self, tool: core.Tool, given: dict, rule: str, agent: str) -> str:
+        """A question of another agent to a user who is at the prompt; `answer` there ends it."""
+        self.question = queue.SimpleQueue()
+        self.screen.print(details(given), "yellow", 4)
+        self.screen.print(f"{agent} asks for {tool.name}: [y]es [n]o [a]lways {rule}", "bold yellow", 4)
+        try:
+            return self.question.get()
+        finally:
+            self.question = None
 
     # REPL ----------------------------------------------------------------------------
 
@@ -173,6 +199,9 @@ class Program:
                 continue
             if prompt.strip() in ("/quit", "/exit"):
                 return 0
+            if self.question and (chosen := choice(prompt)):
+                self.question.put(chosen)
+                continue
             if prompt.strip() and self.handle(prompt.strip()) == "interrupted":
                 self.left_at = time.monotonic()
 
@@ -205,7 +234,12 @@ class Program:
             if not (line := sys.stdin.readline()):
                 raise EOFError
             return line
-        text = input(prompt)
+        with self.asking:  # not while another agent's question waits for its answer here
+            self.screen.prompt = prompt
+        try:
+            text = input(prompt)
+        finally:
+            self.screen.prompt = ""
         for line in iter(lambda: more_typed() and input(), False):
             text += "\n" + line
         text = re.sub(r"\x1b\[20[01]~", "", text).replace("\r", "\n")  # marks of a paste
@@ -228,18 +262,7 @@ class Program:
 
     def context(self, agent, messages: list[dict], argument: str) -> str:
         """what fills the context window"""
-        request = agent.request(messages) if messages else agent.request([])
-        window = core.model_info(agent.model).window
-        parts = {name: core.estimate_tokens(request.get(name) or "") for name in ("system", "tools", "messages")}
-        names = {block["id"]: block["name"] for message in messages for block in core.as_blocks(message["content"])
-                 if block["type"] == "tool_use"}
-        results = sorted(((core.estimate_tokens(block), names.get(block["tool_use_id"], "?"))
-                          for _, _, block in core.results_in(messages)), reverse=True)[:3]
-        reported = f", {short(self.meter.context)} reported by the API for the last turn" if self.meter.context else ""
-        lines = [f"{len(messages)} messages, about {short(sum(parts.values()))} tokens of {short(window)} "
-                 f"({sum(parts.values()) / window:.1%}){reported}",
-                 "  ".join(f"{name} {short(tokens)}" for name, tokens in parts.items())]
-        return "\n".join(lines + [f"largest result: {name}, about {short(tokens)}" for tokens, name in results])
+        return context_report(agent, messages, self.meter.context)
 
     def cost(self, agent, messages: list[dict], argument: str) -> str:
         """tokens and dollars of this session"""
@@ -284,24 +307,6 @@ class Program:
             self.screen.print(step["after"](agent, messages), "cyan")
 
 
-def typed_ahead() -> list[str]:
-    """Complete lines typed before they were asked for, taken out of the terminal's buffer."""
-    data = b""
-    while more_typed(0) and (chunk := os.read(sys.stdin.fileno(), 1 << 16)):
-        data += chunk
-    return data.decode("utf-8", "replace").splitlines()
-
-
-def more_typed(seconds: float = 0.03) -> bool:
-    """Whether more input is there at once, as after a paste; never on Windows, which cannot tell."""
-    import select
-
-    try:
-        return bool(select.select([sys.stdin], [], [], seconds)[0])
-    except (OSError, ValueError):
-        return False
-
-
 def parse_arguments(session: str, title: str, options: dict[str, dict]) -> argparse.Namespace:
     """The command line, the same for every session."""
     parser = argparse.ArgumentParser(description=f"{session} · {title}", allow_abbrev=False)
@@ -311,6 +316,7 @@ def parse_arguments(session: str, title: str, options: dict[str, dict]) -> argpa
     parser.add_argument("--workdir", type=Path, default=Path("."), help="the workspace; default: the current folder")
     parser.add_argument("--model", default="", help="the model's id; default: MODEL_ID, or a current Sonnet")
     parser.add_argument("--max-turns", type=int, default=300, metavar="N", help="model calls per prompt; default: 300")
+    parser.add_argument("--no-wait", dest="wait", action="store_false", help="with -p: do not wait for background work")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write every event as a line of JSON")
     parser.add_argument("--output-format", choices=("text", "json"), default="text", help="of -p")
     for name, keywords in options.items():

@@ -149,6 +149,12 @@ class Agent:
         """Runs one call; whatever goes wrong with it is in the result."""
         return core.dispatch(call, self.tools, self.permissions, self.name)
 
+    def has_news(self, wait: bool = False) -> bool:
+        """Whether the model should hear of something now that no turn is running; the console then
+        runs it again. `wait` blocks until nothing more can come (one-shot mode). See s08, s09.
+        """
+        return False
+
     def close(self, messages: list[dict], calls: list[dict], answers: dict[str, dict], not_run: str) -> None:
         """Appends the user message that answers every call of the last reply, exactly once.
 

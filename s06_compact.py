@@ -247,7 +247,7 @@ class Compacting(Agent):
         now = datetime.now(timezone.utc)
         transcript = self.folder / "transcripts" / f"{now:%Y%m%d-%H%M%S-%f}.jsonl"
         core.atomic_write(transcript, "".join(json.dumps(message) + "\n" for message in messages).encode())
-        core.atomic_write(self.folder / "memory.md", f"{now:%Y-%m-%d %H:%M} UTC\n\n{summary}\n".encode())
+        core.atomic_write(self.folder / "memory.md", bytes(f"{now:%Y-%m-%d %H:%M} UTC\n\n{summary}\n", "utf-8", "replace"))
         text = SUMMARY.format(path=self.workspace.name(transcript), summary=summary,
                               request=core.clip(latest_request(messages), self.window))
         messages[:cut] = [{"role": "user", "content": text}, *[GO_ON] * (messages[cut]["role"] == "user")]

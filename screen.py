@@ -18,6 +18,7 @@ from pathlib import Path
 import core
 
 TRACE_VERSION = 1
+SPEAKERS = ("green", "magenta", "blue", "yellow", "bright_cyan", "bright_red")
 FOLDED_LINES = 6  # of a result on the screen; the model gets all of it
 STOPPED = {
     "max_tokens": "the answer was cut at the limit of one reply and is not finished; say: go on",
@@ -83,6 +84,7 @@ class Screen:
 
     def __init__(self, file):
         self.file, self.lock, self.status = file, threading.RLock(), None
+        self.prompt = ""  # what stands on the last line while the user types, to be restored below a notice
         self.color = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
     def print(self, text, style: str = "", indent: int = 0, file=None) -> None:
@@ -90,10 +92,13 @@ class Screen:
         file = file or self.file
         with self.lock:
             self.rest()
+            typed = sys.modules["readline"].get_line_buffer() if self.prompt and "readline" in sys.modules else ""
+            file.write("\r\x1b[K" if self.prompt else "")
             try:
                 self._draw(text, style, indent, file)
             except Exception:  # a fault in drawing must not cost the turn
                 file.write(" " * indent + clean(str(text)) + "\n")
+            file.write(self.prompt + typed)
             file.flush()
 
     def _draw(self, text, style: str, indent: int, file) -> None:
@@ -145,9 +150,20 @@ class Screen:
         return first + " …" * bool(more)
 
     def listen(self, event: dict) -> None:
-        """The listener: one method per kind of event, others are not shown."""
+        """The listener: one method per kind of event, others are not shown; others than main are indented."""
         if show := getattr(self, f"on_{event['kind']}", None):
             show(event, 2 if event.get("agent", "main") == "main" else 6)
+
+    def said_by(self, event: dict, text: str, style: str, indent: int) -> None:
+        """One agent's line; another than main is named, in a colour of its own."""
+        who = event.get("agent", "main").rpartition("/")[2]
+        if who == "main" or not self.file.isatty():
+            self.print(text if who == "main" else f"{who} {text}", style, indent)
+            return
+        from rich.text import Text
+
+        color = SPEAKERS[sum(who.encode()) % len(SPEAKERS)]
+        self.print(Text.assemble((clean(who), color), " ", (clean(text), style)), indent=indent)
 
     def on_request(self, event: dict, indent: int) -> None:
         if self.color and self.file.isatty() and indent == 2:
@@ -159,11 +175,13 @@ class Screen:
     def on_reply(self, event: dict, indent: int) -> None:
         self.rest()
         text = core.text_of(event["content"]).strip()
-        if text and any(block["type"] == "tool_use" for block in event["content"]):
+        if indent > 2 and text and not event["agent"].endswith("/compaction"):  # nobody else shows their words
+            self.said_by(event, self.line(text, indent * 3 - 4), "", indent)
+        elif text and any(block["type"] == "tool_use" for block in event["content"]):
             self.print(text, indent=indent)
 
     def on_tool_call(self, event: dict, indent: int) -> None:
-        self.print(self.line(f"● {event['name']}  {summary(event['input'])}", indent), "bold", indent)
+        self.said_by(event, self.line(f"● {event['name']}  {summary(event['input'])}", indent * 3 - 4), "bold", indent)
 
     def on_decision(self, event: dict, indent: int) -> None:
         if event["why"].startswith("always"):
@@ -178,7 +196,7 @@ class Screen:
         self.print("\n".join(shown), "red" if event.get("is_error") else "dim", indent + 2)
 
     def on_notice(self, event: dict, indent: int) -> None:
-        self.print(f"○ {event['text']}", "cyan", indent)
+        self.said_by(event, f"○ {event['text']}", "cyan", indent)
 
     def on_compaction(self, event: dict, indent: int) -> None:
         self.print(f"◇ {event['text']}", "cyan", indent)
@@ -186,10 +204,10 @@ class Screen:
     def on_stop(self, event: dict, indent: int) -> None:
         self.rest()
         if event["reason"] in STOPPED:
-            self.print(f"■ {STOPPED[event['reason']]}", "yellow", indent)
+            self.said_by(event, f"■ {STOPPED[event['reason']]}", "yellow", indent)
 
     def on_error(self, event: dict, indent: int) -> None:
-        self.print(f"✗ {event['text']}", "red", indent)
+        self.said_by(event, f"✗ {event['text']}", "red", indent)
 
 
 def summary(given: dict) -> str:
@@ -207,6 +225,21 @@ def details(given: dict) -> str:
     return "\n".join(f"{name}: {value}" for name, value in given.items())
 
 
+def context_report(agent, messages: list[dict], reported: int) -> str:
+    """What fills the context window: its parts, the API's own count, the largest results."""
+    request, window = agent.request(messages), core.model_info(agent.model).window
+    parts = {name: core.estimate_tokens(request.get(name) or "") for name in ("system", "tools", "messages")}
+    names = {block["id"]: block["name"] for message in messages for block in core.as_blocks(message["content"])
+             if block["type"] == "tool_use"}
+    results = sorted(((core.estimate_tokens(block), names.get(block["tool_use_id"], "?"))
+                      for _, _, block in core.results_in(messages)), reverse=True)[:3]
+    by_api = f", {short(reported)} reported by the API for the last turn" if reported else ""
+    lines = [f"{len(messages)} messages, about {short(sum(parts.values()))} tokens of {short(window)} "
+             f"({sum(parts.values()) / window:.1%}){by_api}",
+             "  ".join(f"{name} {short(tokens)}" for name, tokens in parts.items())]
+    return "\n".join(lines + [f"largest result: {name}, about {short(tokens)}" for tokens, name in results])
+
+
 def trace_to(path: Path) -> Callable[[dict], None]:
     """A listener that writes each event as one line of JSON, at once."""
     file, lock = open(path, "w", encoding="utf-8"), threading.Lock()
@@ -217,3 +250,30 @@ def trace_to(path: Path) -> Callable[[dict], None]:
             file.flush()
 
     return write
+
+
+# the keyboard ---------------------------------------------------------------
+
+
+def choice(typed: str) -> str:
+    """yes, no or always from what was typed, or "" when it is none of them."""
+    typed = typed.strip().lower()
+    return next((word for word in ("yes", "no", "always") if typed and word.startswith(typed)), "")
+
+
+def typed_ahead() -> list[str]:
+    """Complete lines typed before they were asked for, taken out of the terminal's buffer."""
+    data = b""
+    while more_typed(0) and (chunk := os.read(sys.stdin.fileno(), 1 << 16)):
+        data += chunk
+    return data.decode("utf-8", "replace").splitlines()
+
+
+def more_typed(seconds: float = 0.03) -> bool:
+    """Whether more input is there at once, as after a paste; never on Windows, which cannot tell."""
+    import select
+
+    try:
+        return bool(select.select([sys.stdin], [], [], seconds)[0])
+    except (OSError, ValueError):
+        return False
