@@ -42,9 +42,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from workspace import OUTPUT_LIMIT, Interrupted, ToolError, Workspace, atomic_write, locked
+from workspace import OUTPUT_LIMIT, HeadTail, Interrupted, Shell, ToolError, Workspace, atomic_write, locked
 
-__all__ = ["Interrupted", "ToolError", "Workspace", "atomic_write", "locked"]  # sessions need only core
+# sessions need only core
+__all__ = ["HeadTail", "Interrupted", "Shell", "ToolError", "Workspace", "atomic_write", "locked"]
 
 # ---------------------------------------------------------------------------------- events
 
