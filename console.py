@@ -20,6 +20,7 @@ The prompt appears before rich and the SDK are imported: a thread imports them m
 
 import argparse
 import contextlib
+import errno
 import functools
 import json
 import os
@@ -33,10 +34,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import core
-from screen import Meter, Screen, choice, context_report, details, more_typed, short, summary, trace_to, typed_ahead
+from arguments import parse_arguments
+from screen import Meter, Screen, choice, context_report, details, more_typed, short, summary, typed_ahead
 
 AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
 HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:
@@ -134,7 +135,7 @@ class Program:
                           "cache_read_input_tokens": figures["cached"],
                           "cache_creation_input_tokens": figures["written"]},
                 "cost": None if figures["unpriced"] else round(figures["cost"], 6),
-                "messages": self.messages}, ensure_ascii=False))
+                "messages": self.messages}, ensure_ascii=False), flush=True)
         elif stop not in ("error", "interrupted"):
             print(answer, flush=True)
         return 130 if stop == "interrupted" else int(failed)
@@ -166,7 +167,10 @@ class Program:
             try:
                 if chosen := choice(input(f"    {who}allow? [y]es [n]o [a]lways {always}: ")):
                     return chosen
-            except EOFError:
+            except (EOFError, KeyboardInterrupt) as gone:
+                print()  # nothing ended the line of the question
+                if isinstance(gone, KeyboardInterrupt):
+                    raise
                 break
         return "no"
 
@@ -197,7 +201,7 @@ class Program:
                 self.left_at = time.monotonic()
                 self.screen.print("\n(Ctrl-C again, or /quit, leaves)", "dim")
                 continue
-            if prompt.strip() in ("/quit", "/exit"):
+            if prompt.strip().lower() in ("/quit", "/exit"):
                 return 0
             if self.question and (chosen := choice(prompt)):
                 self.question.put(chosen)
@@ -207,9 +211,9 @@ class Program:
 
     def handle(self, prompt: str) -> str:
         """A slash command or a prompt; returns why the turn stopped."""
-        if not (found := re.fullmatch(r"/([a-z]+)(\s.*)?", prompt, re.DOTALL)):
+        if not (found := re.fullmatch(r"/([a-zA-Z]+)(\s.*)?", prompt, re.DOTALL)):
             return self.show_turn(self.agent, self.messages, prompt)
-        command = self.commands.get(found[1])
+        command = self.commands.get(found[1].lower())
         if not command:
             self.screen.print(f"there is no command /{found[1]}; /help lists them", "red", 2)
             return ""
@@ -226,6 +230,8 @@ class Program:
     def read_prompt(self) -> str:
         """The next prompt. Lines that arrive together (a paste) are one prompt."""
         prompt = f"{self.session} >> "
+        if self.interactive and not self.waiting:
+            self.waiting += typed_ahead()  # during the turn; only a paste at the prompt is one prompt
         if self.waiting:
             line = self.waiting.pop(0)
             print(prompt + line)
@@ -258,7 +264,7 @@ class Program:
         """the tools, as the model sees them"""
         return "\n\n".join(
             f"{tool.name}({', '.join(tool.input_schema.get('properties', {}))}){'  reads only' * tool.read_only}\n"
-            + "\n".join(f"  {line}" for line in tool.description.splitlines()) for tool in agent.tools.values())
+            + re.sub(r"(?<!\n)\n(?!\n)", " ", tool.description) for tool in agent.tools.values())
 
     def context(self, agent, messages: list[dict], argument: str) -> str:
         """what fills the context window"""
@@ -266,7 +272,7 @@ class Program:
 
     def cost(self, agent, messages: list[dict], argument: str) -> str:
         """tokens and dollars of this session"""
-        unknown = f"\nno price is known for {agent.model}: tokens only" if self.meter.total["unpriced"] else ""
+        unknown = "\nof some replies no price is known" if self.meter.total["unpriced"] else ""
         return self.meter.line(self.meter.total) + f" · cache writes {short(self.meter.total['written'])}" + unknown
 
     def model(self, agent, messages: list[dict], argument: str) -> str:
@@ -282,6 +288,7 @@ class Program:
 
     def play_demo(self, agent=None, messages=None, argument: str = "") -> None:
         """play this session's demonstration in a throw-away workspace"""
+        kept, self.meter = self.meter, Meter()  # the figures of the user's own conversation stay
         with tempfile.TemporaryDirectory(prefix="agent-demo-", ignore_cleanup_errors=True) as folder:
             workspace, cast, messages = core.Workspace(folder), None, []
             for step in self.demo:
@@ -289,8 +296,10 @@ class Program:
                     core.atomic_write(workspace.path(name), content.encode("utf-8"))
                 small = step.get("model", "") if core.settings().offline else ""
                 if cast != (cast := (step.get("make", self.make_agent), small)):
-                    agent, messages = self.build(workspace, cast[0], "yes", small), []
+                    mode = "yes" if core.settings().offline else ""  # a real model's commands are asked for here too
+                    agent, messages = self.build(workspace, cast[0], mode, small), []
                 self.play_step(step, agent, messages)
+        self.meter = kept
 
     def play_step(self, step: dict, agent, messages: list[dict]) -> None:
         """One step of a demonstration: what to see, the prompt, the turn, the figure."""
@@ -305,39 +314,6 @@ class Program:
         self.demo_failed |= (stop == "error") != step.get("fails", False)
         if "after" in step:
             self.screen.print(step["after"](agent, messages), "cyan")
-
-
-def parse_arguments(session: str, title: str, options: dict[str, dict]) -> argparse.Namespace:
-    """The command line, the same for every session."""
-    parser = argparse.ArgumentParser(description=f"{session} · {title}", allow_abbrev=False)
-    parser.add_argument("-p", dest="prompt", metavar="PROMPT", help="run one prompt, print the answer; - reads stdin")
-    parser.add_argument("--demo", action="store_true", help="play the demonstration in a throw-away workspace")
-    parser.add_argument("--yes", action="store_true", help="allow what would be asked (the worst commands stay denied)")
-    parser.add_argument("--workdir", type=Path, default=Path("."), help="the workspace; default: the current folder")
-    parser.add_argument("--model", default="", help="the model's id; default: MODEL_ID, or a current Sonnet")
-    parser.add_argument("--max-turns", type=int, default=300, metavar="N", help="model calls per prompt; default: 300")
-    parser.add_argument("--no-wait", dest="wait", action="store_false", help="with -p: do not wait for background work")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write every event as a line of JSON")
-    parser.add_argument("--output-format", choices=("text", "json"), default="text", help="of -p")
-    for name, keywords in options.items():
-        parser.add_argument(name, **keywords)
-    arguments = parser.parse_args()
-    if not arguments.workdir.is_dir():
-        parser.error(f"--workdir {arguments.workdir} is not a folder")
-    if arguments.max_turns < 1:
-        parser.error("--max-turns must be at least 1")
-    if arguments.output_format == "json" and arguments.prompt is None:
-        parser.error("--output-format json needs -p")
-    if arguments.prompt == "-":
-        arguments.prompt = sys.stdin.read()
-    if arguments.prompt is not None and not arguments.prompt.strip():
-        parser.error("the prompt is empty")
-    if arguments.trace:
-        try:
-            core.listeners.append(trace_to(arguments.trace))
-        except OSError as error:
-            parser.error(f"--trace {arguments.trace}: {error.strerror}")
-    return arguments
 
 
 def preload() -> None:
@@ -360,6 +336,9 @@ def end(number: int, frame) -> None:
 def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = (),
          commands: dict[str, Callable] | None = None, options: dict[str, dict] | None = None) -> None:
     """Runs a session from its command line and exits: 0 done, 1 failed, 2 usage, 130 interrupted."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by whoever started us
+            setattr(sys, name, open(os.devnull, mode))
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace" if stream is not sys.stdin else "surrogateescape")
     for name in ("SIGTERM", "SIGHUP"):
@@ -381,6 +360,8 @@ def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = 
         sys.exit(program.repl() if program.arguments.prompt is None else program.one_shot(program.arguments.prompt))
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # whoever read our output has left
+    except OSError as error:  # whoever read our output has left, or its disk is full
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(1 if error.errno == errno.EPIPE else f"the output could not be written: {error.strerror}")

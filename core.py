@@ -111,7 +111,11 @@ def load_env_file() -> None:
     """
     from dotenv import load_dotenv
 
-    load_dotenv(Path(__file__).resolve().parent / ".env", override=False, encoding="utf-8-sig")
+    path = Path(__file__).resolve().parent / ".env"
+    try:
+        load_dotenv(path, override=False, encoding="utf-8-sig")
+    except UnicodeDecodeError:  # PowerShell's > writes UTF-16
+        raise SystemExit(f"{path} is not UTF-8 text: save it as UTF-8") from None
 
 
 @dataclass(frozen=True)
@@ -385,7 +389,9 @@ class Tool:
     @classmethod
     def of(cls, function: Callable, read_only: bool = False, input_schema: dict | None = None) -> "Tool":
         """A tool from a function: its name, docstring and annotated parameters describe it."""
-        fields = inspect.signature(function, eval_str=True).parameters.values()
+        fields = list(inspect.signature(function, eval_str=True).parameters.values())
+        if not input_schema and (bare := [f.name for f in fields if f.annotation is f.empty]):
+            raise TypeError(f"{function.__name__}: annotate {', '.join(bare)}; the model needs the type")
         schema = input_schema or {
             "type": "object",
             "properties": {f.name: field_schema(f.annotation) for f in fields},

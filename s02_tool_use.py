@@ -25,7 +25,7 @@ Change  No step of Agent. Seven tools from core, and `outline` below: a function
         parameters and a docstring becomes a tool by `Tool.of`.
 Cost    Each definition is sent with every request (/context shows the sum); prompt caching
         makes that cheap as long as the list does not change.
-Try     outline s01_agent_loop.py ;; grep def run --glob ;; read core.py :: 1 :: 20
+Try     outline s01_agent_loop.py ;; grep {"patern": "def run"} ;; read core.py :: 1 :: 20
 Look for the second call: its input does not fit, and the answer tells the model how it would.
 Builds on s01_agent_loop.py
 """
@@ -39,6 +39,10 @@ from s01_agent_loop import Agent
 
 def definitions(tree: ast.AST, depth: int = 0) -> list[str]:
     """One line for each class and function below a node, nested ones indented, with its lines."""
+    # exercise 2.1: outline the tree: `class Door  lines 4-10`, and two spaces more for each level of
+    # definitions.
+    # hint: ast.iter_child_nodes(node) gives the children; a definition has name, lineno and end_lineno
+    # hint: what is no definition (an `if`, a `try`) may hold some: look into it at the same depth
     lines = []
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -52,6 +56,14 @@ def definitions(tree: ast.AST, depth: int = 0) -> list[str]:
 
 def outline_tool(workspace: core.Workspace) -> core.Tool:
     """The tool of this session, bound to a workspace."""
+    # exercise 2.2: make the tool `outline(path)`, which runs unasked. For the model to read: a file
+    # without definitions "defines no class and no function", one that does not parse "is not valid
+    # Python".
+    # hint: an inner function with annotations and a docstring becomes a tool by core.Tool.of(function,
+    # read_only=True)
+    # hint: workspace.file(path, "outline") refuses what is outside or missing, in words; ast.parse takes
+    # bytes
+    # hint: ast.parse raises SyntaxError, or ValueError for a null byte; raise core.ToolError(...) from it
 
     def outline(path: str) -> str:
         """List the classes and functions of a Python file with their line numbers.

@@ -31,8 +31,8 @@ STOPPED = {
 
 
 def clean(text: str) -> str:
-    """Text that cannot act on a terminal: control, escape and direction-override characters made visible."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]",
+    """Text that cannot act on a terminal: control, escape, direction and invisible characters made visible."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]",
                   lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 32 else "\ufffd",
                   text.replace("\r\n", "\n").expandtabs(4))
 
@@ -58,7 +58,8 @@ class Meter:
         self.context = self.window = self.replies = 0
 
     def on_reply(self, event: dict) -> None:
-        usage, price = event["usage"], core.cost(event["model"], event["usage"])
+        usage = event["usage"]
+        price = None if core.settings().offline else core.cost(event["model"], usage)  # playing costs nothing
         figures = {"replies": int(event["agent"] == "main"),
                    "in": core.prompt_tokens(usage), "out": usage.get("output_tokens") or 0,
                    "cached": usage.get("cache_read_input_tokens") or 0,
@@ -96,6 +97,9 @@ class Screen:
             file.write("\r\x1b[K" if self.prompt else "")
             try:
                 self._draw(text, style, indent, file)
+            except BrokenPipeError:
+                self.file = open(os.devnull, "w")  # whoever read the events has left
+                return
             except Exception:  # a fault in drawing must not cost the turn
                 file.write(" " * indent + clean(str(text)) + "\n")
             file.write(self.prompt + typed)
@@ -132,9 +136,15 @@ class Screen:
             sys.stdout.flush()
             return
         try:
+            from markdown_it import MarkdownIt
             from rich.markdown import Markdown
 
-            self.print(Markdown(clean(text), hyperlinks=False), file=sys.stdout)
+            shown = Markdown("", hyperlinks=False)  # its own parser drops <tags>, line ends and deep nesting
+            parser = MarkdownIt("commonmark", {"html": False, "maxNesting": 100}).enable(["strikethrough", "table"])
+            shown.parsed = parser.parse(clean(text))
+            for inline in (child for token in shown.parsed for child in token.children or []):
+                inline.type = "hardbreak" if inline.type == "softbreak" else inline.type
+            self.print(shown, file=sys.stdout)
         except Exception:
             self.print(text, file=sys.stdout)
 
@@ -222,7 +232,8 @@ def details(given: dict) -> str:
         removed = [f"- {line}" for line in str(given["old_text"]).splitlines()]
         added = [f"+ {line}" for line in str(given["new_text"]).splitlines()]
         return "\n".join([str(given.get("path", "")), *removed, *added])
-    return "\n".join(f"{name}: {value}" for name, value in given.items())
+    longest_first = sorted(given.items(), key=lambda item: -len(str(item[1])))  # what is last stays on the screen
+    return "\n".join(f"{name}: {value}" for name, value in longest_first)
 
 
 def context_report(agent, messages: list[dict], reported: int) -> str:
@@ -237,17 +248,22 @@ def context_report(agent, messages: list[dict], reported: int) -> str:
     lines = [f"{len(messages)} messages, about {short(sum(parts.values()))} tokens of {short(window)} "
              f"({sum(parts.values()) / window:.1%}){by_api}",
              "  ".join(f"{name} {short(tokens)}" for name, tokens in parts.items())]
-    return "\n".join(lines + [f"largest result: {name}, about {short(tokens)}" for tokens, name in results])
+    largest = ", ".join(f"{name} about {short(tokens)}" for tokens, name in results)
+    return "\n".join(lines + [f"largest results: {largest}"] * bool(largest))
 
 
 def trace_to(path: Path) -> Callable[[dict], None]:
     """A listener that writes each event as one line of JSON, at once."""
-    file, lock = open(path, "w", encoding="utf-8"), threading.Lock()
+    file, lock = open(path, "w", encoding="utf-8"), threading.RLock()
 
     def write(event: dict) -> None:
         with lock:
-            file.write(json.dumps({"v": TRACE_VERSION, **event}, ensure_ascii=False, default=str) + "\n")
-            file.flush()
+            try:
+                file.write(json.dumps({"v": TRACE_VERSION, **event}, ensure_ascii=False, default=str) + "\n")
+                file.flush()
+            except OSError as error:
+                core.listeners.remove(write)
+                core.emit("error", agent="main", text=f"--trace {path}: {error.strerror}; the trace ends here")
 
     return write
 

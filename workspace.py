@@ -301,7 +301,7 @@ class Workspace:
 
         Use it for programs, tests, git and anything the other tools do not do. Every call starts
         in the workspace folder; cd and variables do not carry over. There is no keyboard input.
-        A non-zero exit code is shown as [exit N]. The command and all it started are killed after
+        A non-zero exit code is shown as [exit N]. The command and what it started are killed after
         `timeout` seconds (120 if not given, at most 600). Of long output the head and tail are kept.
         """
         if not timeout > 0:

@@ -232,7 +232,7 @@ def test_a_paste_of_several_lines_is_one_prompt(asking, before, after):
 def test_slash_commands(asking):
     for command, words in [("/help", "/tools"), ("/tools", r"bash\(command, timeout\)"), ("/nope", "no command /nope"),
                            ("/model", "stand-in"), ("/cost", "no price is known"), ("/clear", "conversation is empty"),
-                           ("/context", "0 messages"), ("glob *", "turns"), ("/context", "largest result: glob"), ("", "")]:
+                           ("/context", "0 messages"), ("glob *", "turns"), ("/context", "largest results: glob"), ("", "")]:
         asking.type(command + "\r")
         asking.wait_for(words)
         asking.wait_for("s02 >> ")
