@@ -94,9 +94,9 @@ class Program:
     def turn(self, agent, messages: list[dict], prompt: str) -> tuple[str, str]:
         """Runs one prompt; returns the answer and why it stopped. Whatever happens, messages stay valid."""
         self.meter.turn.clear()
-        agent.add(messages, {"role": "user", "content": prompt})
-        core.emit("user", agent=agent.name, text=prompt)
         try:
+            agent.add(messages, {"role": "user", "content": core.sendable(prompt)})
+            core.emit("user", agent=agent.name, text=messages[-1]["content"])
             answer = agent.run(messages)
             while agent.stop == "end_turn" and agent.has_news(wait=not self.interactive and self.arguments.wait):
                 answer = agent.run(messages) or answer
@@ -212,7 +212,11 @@ class Program:
     def handle(self, prompt: str) -> str:
         """A slash command or a prompt; returns why the turn stopped."""
         if not (found := re.fullmatch(r"/([a-zA-Z]+)(\s.*)?", prompt, re.DOTALL)):
-            return self.show_turn(self.agent, self.messages, prompt)
+            try:
+                return self.show_turn(self.agent, self.messages, prompt)
+            except KeyboardInterrupt:  # while the answer was drawn: the turn itself is over and kept
+                self.screen.rest()
+                return "interrupted"
         command = self.commands.get(found[1].lower())
         if not command:
             self.screen.print(f"there is no command /{found[1]}; /help lists them", "red", 2)
@@ -248,8 +252,7 @@ class Program:
             self.screen.prompt = ""
         for line in iter(lambda: more_typed() and input(), False):
             text += "\n" + line
-        text = re.sub(r"\x1b\[20[01]~", "", text).replace("\r", "\n")  # marks of a paste
-        return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        return re.sub(r"\x1b\[20[01]~", "", text).replace("\r", "\n")  # without the marks of a paste
 
     # commands --------------------------------------------------------------------------
 

@@ -137,6 +137,9 @@ MODELS = {
 }
 
 
+IMAGE_TOKENS = 1_600  # about what the API counts for a picture as large as it takes without shrinking
+
+
 def model_info(model: str) -> ModelInfo:
     """Window and price of a model, by its id or the id with a date behind it.
 
@@ -166,8 +169,13 @@ def cost(model: str, usage: dict) -> float | None:
 
 
 def estimate_tokens(value) -> int:
-    """A rough count for what has not been sent yet: one token per four characters of JSON."""
-    return len(json.dumps(value, ensure_ascii=False)) // 4
+    """A rough count for what has not been sent yet: one token per four characters of JSON.
+
+    The bytes of an image or a PDF count as IMAGE_TOKENS, whatever their length.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    media = [found[0] for found in re.finditer(r'"data": "[A-Za-z0-9+/=]{1000,}"', text)] if '"base64"' in text else []
+    return (len(text) - sum(map(len, media))) // 4 + IMAGE_TOKENS * len(media)
 
 
 # ---------------------------------------------------------------------------------- client
@@ -281,6 +289,8 @@ def too_long(error: Exception) -> bool:
 def explain(error: Exception) -> str:
     """What happened and what to do, in one line for a person."""
     status, what = getattr(error, "status_code", None), _what(error)
+    if type(error) is ValueError:  # ours, or the SDK's about what it was given: it says all there is
+        return what
     if too_long(error):
         return f"{what}: the conversation is too long; /clear starts afresh, /compact (s06) shortens it"
     advice = {
@@ -301,19 +311,20 @@ def plain_reply(message) -> dict:
     dropped because the API refuses it in a request. Raises ValueError if it is no message.
     """
     reply = message.to_dict(mode="json", warnings=False) if hasattr(message, "to_dict") else {}
+    reply = sendable(reply)
     if "content" not in reply:
         raise ValueError("the server's answer is not a message of the Messages API")
     content = []
     for block in as_blocks(reply.get("content") or []):
         kind = block.get("type") if isinstance(block, dict) else None
         if kind and not (kind == "text" and not (block.get("text") or "").strip()):
-            kept = {key: value for key, value in block.items() if value is not None}
+            kept = {"type": kind} | {key: value for key, value in block.items() if value is not None}
             content.append(_readable_call(kept) if kind == "tool_use" else kept)
     return {"content": content, "stop_reason": reply.get("stop_reason"), "usage": reply.get("usage") or {}}
 
 
 def _readable_call(block: dict) -> dict:
-    """A tool call with a dict as input and an id that is unique in the conversation.
+    """A tool call with a dict as input, a name the API accepts, an id unique in the conversation.
 
     Some back ends send JSON text as input, whole or broken; some number the calls of each reply
     from 0, or use characters that the API refuses once the conversation goes there.
@@ -321,12 +332,18 @@ def _readable_call(block: dict) -> dict:
     given = block.get("input") or "{}"
     if isinstance(given, str):
         try:
-            given = json.loads(given)
+            given = sendable(json.loads(given))
         except ValueError:
             pass  # said to the model by check_input
     given = given if isinstance(given, dict) else {"invalid_json": str(given)}
-    own = re.fullmatch(r"toolu_[A-Za-z0-9_-]+", str(block.get("id")))
-    return {"name": "", **block, "id": own[0] if own else f"toolu_{uuid.uuid4().hex}", "input": given}
+    own = re.fullmatch(r"toolu_[A-Za-z0-9_-]{16,}", str(block.get("id")))  # a shorter one is a counter
+    name = re.sub(r"[^A-Za-z0-9_-]", "_", str(block.get("name") or "unnamed"))[:64]
+    return {**block, "id": own[0] if own else f"toolu_{uuid.uuid4().hex}", "name": name, "input": given}
+
+
+def sendable(value):
+    """A JSON value that can be sent: half a surrogate pair becomes `?`; NaN and infinity are a ValueError."""
+    return json.loads(json.dumps(value, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace"))
 
 
 def text_of(content: str | list[dict]) -> str:
@@ -472,8 +489,10 @@ def clip(text: str, limit: int = OUTPUT_LIMIT) -> str:
 
 def tool_result(call: dict, content: str | list, is_error: bool = False) -> dict:
     """The block that answers a call. Text that could not be sent (blank, not UTF-8) is made sendable."""
-    if not isinstance(content, list):
-        text = clip(str("" if content is None else content).encode("utf-8", "replace").decode("utf-8"))
+    if isinstance(content, list):
+        content = [block for block in sendable(content) if block["type"] != "text" or block["text"].strip()]
+    else:
+        text = clip(sendable("" if content is None else str(content)))
         content = text if text.strip() else ""
     content = content or "(no output)"
     result = {"type": "tool_result", "tool_use_id": call["id"], "content": content}

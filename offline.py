@@ -234,7 +234,10 @@ class Handler(BaseHTTPRequestHandler):
         while left > BODY_LIMIT:  # read it all the same: closing early would reset the client
             raw = self.rfile.read(BODY_LIMIT)
             left -= len(raw) or left
-        return raw + self.rfile.read(left)
+        rest = self.rfile.read(left)
+        if len(rest) < left:
+            raise ConnectionAbortedError("the client left in the middle of its request")
+        return raw + rest
 
     def play(self, request: Request, record: dict, kind: str, value: str) -> None:
         """Answer a request that keeps the rules, with the fault `kind` and its `value`."""

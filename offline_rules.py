@@ -125,17 +125,22 @@ def check_tools(tools: list) -> None:
         need(not schema.keys() & {"oneOf", "allOf", "anyOf"}, "%s.input_schema: input_schema "
              "does not support oneOf, allOf, or anyOf at the top level", where)
         inner = schema.get("properties", {})
-        need(isinstance(inner, dict) and all(isinstance(one, dict) for one in inner.values())
+        need(isinstance(inner, dict) and all(isinstance(one, (dict, bool)) for one in inner.values())
              and isinstance(schema.get("required", []), list),
              "%s.input_schema: JSON schema is invalid. It must match JSON Schema draft 2020-12",
              where)
-    names = [tool.get("name") for tool in tools]
+        for key in inner:
+            need(re.fullmatch(r"[a-zA-Z0-9_.-]{1,64}", key), "%s.input_schema.properties: Property keys "
+                 "should match pattern '^[a-zA-Z0-9_.-]{1,64}$'", where)
+    names = [str(tool["name"]) for tool in tools if "name" in tool]
     need(len(names) == len({*names}), "tools: Tool names must be unique.")
 
 
 def check_block(where: str, place: str, block: Any) -> None:
     """A block of a message, of the system prompt or of a result, as `place` says."""
     kind = block.get("type") if isinstance(block, dict) else None
+    if place == "assistant" and re.fullmatch("compaction|.+_tool_result", str(kind)):
+        return  # what the API's own tools answered; it goes back as it came
     need(isinstance(kind, str) and kind in BLOCKS, "%s: Input tag '%s' found using 'type' does "
          "not match any of the expected tags: %s", where, kind, ", ".join(BLOCKS))
     places, fields = BLOCKS[kind]
@@ -254,6 +259,7 @@ def check(body: dict, window: int) -> list[Piece]:
 
 # ------------------------------------------------------------------ tokens and cache
 
+IMAGE_TOKENS = 1600   # flat for an image or document, whatever its bytes
 CACHE_MINIMUM = 1024  # tokens; the API leaves a shorter prefix uncached, in silence
 LOOK_BACK = 20        # blocks before a mark, itself included, where an earlier entry is found
 LIFETIMES = {"5m": 300, "1h": 3600}  # seconds
@@ -282,19 +288,23 @@ def lifetime(control: Any, where: str) -> str | None:
 
 
 def measure(body: dict, joined: list[tuple[int, str, list[dict]]]) -> list[Piece]:
-    """The prompt as pieces in cache order: tools, system, messages. Each is hashed once."""
+    """The prompt as pieces in cache order: tools, system, messages. Each is hashed once.
+
+    A changed tool_choice or thinking parameter leaves tools and system in the cache, no message.
+    """
     blocks = [("tools", tool) for tool in body.get("tools") or []]
     blocks += [("system", block) for block in blocks_of(body.get("system"))]
     blocks += [(role, block) for _, role, blocks in joined for block in blocks]
+    changed = ENCODE([body.get("tool_choice"), body.get("thinking")])
     pieces, digest, total = [], b"", 0
     for place, block in blocks:
         mark = lifetime(block.get("cache_control"), place)
         if "cache_control" in block:
             block = {key: value for key, value in block.items() if key != "cache_control"}
         text = ENCODE(block)
-        data = (place + text).encode("utf-8", "surrogatepass")
-        digest = hashlib.blake2b(data, key=digest, digest_size=16).digest()
-        total += max(1, (len(data) - len(place)) // 4)
+        prefix = place if place in ("tools", "system") else place + changed
+        digest = hashlib.blake2b((prefix + text).encode("utf-8", "surrogatepass"), key=digest, digest_size=16).digest()
+        total += IMAGE_TOKENS if block.get("type") in ("image", "document") else estimate(text)
         pieces.append(Piece(digest, total, mark))
     return pieces
 

@@ -22,7 +22,7 @@ SEPARATORS = {";;": re.compile(r"\n|(?<!\S);;(?!\S)"),
               "::": re.compile(r"(?<!\S)::(?!\S)")}
 # What separators do not count in: a comment line, a quoted string, a JSON value. An apostrophe
 # inside a word (don't) opens and closes nothing.
-OPENING = re.compile(r"^[ \t]*#.*|(?<![\w\\])'|(?<!\\)[\"`]|(?<![^\s=])[\[{]", re.MULTILINE)
+OPENING = re.compile(r"^[ \t]*#.*|(?<![\w\\])'|(?<=\s-\w)'|(?<!\\)[\"`]|(?<![^\s=])[\[{]", re.MULTILINE)
 CLOSING = {'"': re.compile(r'(?:[^"\\]|\\.)*"', re.DOTALL), "`": re.compile(r"[^`]*`"),
            "'": re.compile(r".*?(?:'(?!\w)|(?<!\w)')", re.DOTALL)}
 JSON_TYPES = {"integer": int, "number": (int, float), "boolean": bool, "array": list,
@@ -92,11 +92,16 @@ def split(text: str, sign: str) -> list[str]:
 
 
 def unquote(text: str) -> str:
-    if text[:1] == '"':
-        value = read_json(text)
-        return value if isinstance(value, str) else text
-    whole = len(text) > 1 and text[0] == "'" and closing(text, 0) == len(text)
+    value = read_json(text) if text[:1] == '"' else None
+    if isinstance(value, str):
+        return value
+    whole = len(text) > 1 and text[0] in "\"'" and closing(text, 0) == len(text)
     return text[1:-1] if whole else text
+
+
+def of_type(schema: Any, kind: str) -> bool:
+    """Whether a field's schema (which may be just true) asks for values of a kind."""
+    return isinstance(schema, dict) and schema.get("type") == kind
 
 
 def convert(text: str, schema: dict) -> Any:
@@ -131,7 +136,7 @@ def read_input(text: str, schema: dict) -> dict:
     first = next((name for name in fields if name in required), next(iter(fields), None))
     value = read_json(text) if text[:1] == "{" else None
     if isinstance(value, dict):
-        wants_object = first and fields[first].get("type") == "object"
+        wants_object = first and of_type(fields[first], "object")
         return {first: value} if wants_object and not value.keys() & fields.keys() else value
     if not text or not first:
         return {}
@@ -186,7 +191,7 @@ TAG = r"<([A-Za-z][\w-]*)(?:\s[^<>]*)?>(.*?)</\1\s*>"
 WRAPPED = re.compile(TAG, re.DOTALL)
 NESTED = re.compile(r"^[ \t]*" + TAG, re.DOTALL | re.MULTILINE)
 STEPS = re.compile(r"<steps>(.*?)</steps>", re.DOTALL)
-CONTINUE = re.compile(r"(please\s+)?(continue|go on|weiter)\W*", re.IGNORECASE)
+CONTINUE = re.compile(r"(please\s+)?(continue|go on|carry on|weiter)( with the work)?\W*", re.IGNORECASE)
 GREETING = "I am the stand-in model: I play commands, I do not think."
 
 
@@ -249,6 +254,8 @@ class Agenda:
 
     def obey(self, prompt: str, steering: bool) -> None:
         """Put a prompt on the agenda; `steering` is one that came beside tool results."""
+        if CONTINUE.fullmatch(prompt):
+            return
         words = sources(prompt)
         steps = [read_step(source, self.tools) for source in words]
         plain = bool(steps and steps[0])  # what starts with a command is one, tags in it or not
@@ -256,7 +263,7 @@ class Agenda:
             self.replace(steps)
         elif not plain and WRAPPED.search(prompt):
             self.obey_wrapped(prompt, steering)
-        elif plain or not (CONTINUE.fullmatch(prompt) or self.resumed and self.steps):
+        else:
             unknown = (source for source, step in zip(words, steps) if not step)
             if not steering:
                 self.replace([], puzzle=next(unknown, prompt))
@@ -358,8 +365,8 @@ def example(name: str, schema: dict) -> str:
     """A line that calls the tool `name`, made from its schema."""
     fields, required = schema.get("properties") or {}, schema.get("required") or []
     samples = {"integer": "1", "number": "1", "boolean": "true", "object": "{}", "array": "[]"}
-    parts = [samples.get(str(fields[key].get("type")), key.upper()) if key in required else ""
-             for key in fields]
+    kinds = {key: next((kind for kind in samples if of_type(fields[key], kind)), "") for key in fields}
+    parts = [samples.get(kinds[key], key.upper()) if key in required else "" for key in fields]
     filled = [part for part in parts if part]
     return f"{name} {filled[0] if len(filled) == 1 else ' :: '.join(parts).rstrip(' :')}".strip()
 

@@ -76,13 +76,18 @@ class Agent:
         Raises core.ModelError when the model cannot be asked, and KeyboardInterrupt; `messages`
         is valid after both, and running again goes on from there.
         """
+        # exercise 1.1: the loop: ask, add the reply, run its calls, close the batch, until a reply asks for
+        # none. self.stop says why it ended (end_turn, max_turns), and listeners hear it last:
+        # core.emit("stop", agent=self.name, reason=self.stop, text=text)
+        # hint: calls are the blocks of reply["content"] with type tool_use; run_tools fills a dict of answers
+        # hint: self.close(messages, calls, answers, "not run") appends the results, if there were calls
         self.stop, text, last, repeats = "max_turns", "", None, 1
         for _ in range(self.max_turns):
             reply = self.ask_model(messages)
             text = core.text_of(reply["content"])
             calls = [block for block in reply["content"] if block["type"] == "tool_use"]
             not_run, answers = NOT_RUN.get(reply["stop_reason"]), {}
-            batch = messages, calls, answers, not_run or "not run: the user interrupted the turn"
+            batch = messages, calls, answers, not_run or "not run: the turn ended before this call"
             try:
                 try:
                     silent = all("thinking" in block["type"] for block in reply["content"])
@@ -160,9 +165,15 @@ class Agent:
 
         Results first, in the order of the calls, then other blocks: the API's rule.
         """
+        # exercise 1.2: answer every call, also one that never ran; a batch that is closed already stays as it
+        # is.
+        # hint: answers.get(call["id"]) may be missing; core.tool_result(call, not_run, True) makes an error
+        # result
+        # hint: a block whose key is no call's id goes behind the results
+        # hint: a batch is open as long as the last message is the assistant's
         results = [answers.get(call["id"]) or core.tool_result(call, not_run, True) for call in calls]
         others = [block for key, block in answers.items() if key not in {call["id"] for call in calls}]
-        if results and messages[-1]["role"] == "assistant":
+        if calls and messages[-1]["role"] == "assistant" and calls[-1] in messages[-1]["content"]:
             self.add(messages, {"role": "user", "content": results + others})
 
 

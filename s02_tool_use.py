@@ -56,13 +56,11 @@ def definitions(tree: ast.AST, depth: int = 0) -> list[str]:
 
 def outline_tool(workspace: core.Workspace) -> core.Tool:
     """The tool of this session, bound to a workspace."""
-    # exercise 2.2: make the tool `outline(path)`, which runs unasked. For the model to read: a file
-    # without definitions "defines no class and no function", one that does not parse "is not valid
-    # Python".
-    # hint: an inner function with annotations and a docstring becomes a tool by core.Tool.of(function,
+    # exercise 2.2: make the tool `outline(path)`, which runs unasked. For the model to read: a file without
+    # definitions "defines no class and no function", one that does not parse "is not valid Python".
+    # hint: an inner function with annotations and a docstring becomes a tool by core.Tool.of(...,
     # read_only=True)
-    # hint: workspace.file(path, "outline") refuses what is outside or missing, in words; ast.parse takes
-    # bytes
+    # hint: workspace.file(path, "outline") refuses what is outside or missing; ast.parse takes bytes
     # hint: ast.parse raises SyntaxError, or ValueError for a null byte; raise core.ToolError(...) from it
 
     def outline(path: str) -> str:

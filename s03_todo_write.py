@@ -79,6 +79,10 @@ def set_status(plan: list[dict], index: int, status: str) -> list[dict]:
     At most one task is in progress: a second one moves the first back to pending, because a plan
     that is in two places at once says no longer where the work is.
     """
+    # exercise 3.1: change one status; the plan that was given stays as it is. No such index: a core.ToolError
+    # with "there is no task 9; the tasks are 1 to 3". `completed` is another word for done.
+    # hint: index 0 and -1 would work in Python; to the model they must be errors
+    # hint: build new dicts, {**task, "status": ...}, instead of changing those of the caller
     if not 1 <= index <= len(plan):
         known = f"the tasks are 1 to {len(plan)}" if plan else "write a plan with todo_write first"
         raise core.ToolError(f"there is no task {index}; {known}")
@@ -216,6 +220,13 @@ class Planning(Agent):
 
     def run_tools(self, calls: list[dict], answers: dict[str, dict]) -> None:
         """The batch; behind its results comes the plan if it changed, or a reminder if one is due."""
+        # exercise 3.2: a batch that changed the plan is followed by all of it, in <notification> tags. One
+        # that did not is a round more, and followed by the open tasks in <reminder> tags if reminder_due says
+        # so.
+        # hint: compare self.plan.tasks() before and after super().run_tools(calls, answers)
+        # hint: answers["plan"] = {"type": "text", "text": ...} goes to the model behind the results
+        # hint: self.rounds counts batches, not calls, and a change sets it to 0; render(tasks,
+        # only_open=True)
         before = self.plan.tasks()
         super().run_tools(calls, answers)
         tasks = self.plan.tasks()

@@ -56,6 +56,9 @@ CHANGING = ("write", "edit", "revert")  # the tools by which a subagent changes 
 
 def calls_made(messages: list[dict]) -> list[tuple[dict, bool]]:
     """Every tool call of a conversation in order, and whether it succeeded."""
+    # exercise 4.1: pair each call with its result. A call without one (it was interrupted) did not succeed.
+    # hint: core.as_blocks(message["content"]) gives the blocks, also where the content is a string
+    # hint: collect the results by tool_use_id first; is_error is often absent, which means it went well
     blocks = [block for message in messages for block in core.as_blocks(message["content"])]
     results = {block["tool_use_id"]: block for block in blocks if block["type"] == "tool_result"}
     return [(block, not results.get(block["id"], {"is_error": True}).get("is_error"))
@@ -135,6 +138,13 @@ class Spawning(Agent):
         the prompt must name the files, the facts and the form of the answer. For one or two
         calls do it yourself. description: a few words for the user.
         """
+        # exercise 4.2: run a Subagent on the prompt and return its answer. Any end but end_turn, and an API
+        # that fails, is a core.ToolError with report(why, child.messages). An empty prompt: "the prompt is
+        # empty".
+        # hint: Subagent(self, f"sub-{next(self.numbers)}"); child.add(child.messages, {...});
+        # child.run(child.messages)
+        # hint: UNFINISHED has the words for each child.stop; the API's failure is core.ModelError
+        # hint: self.account(child, description) in a finally: also what failed has cost tokens
         if not prompt.strip():
             raise core.ToolError("spawn_subagent: the prompt is empty; say what is to be done")
         child = Subagent(self, f"sub-{next(self.numbers)}")

@@ -156,6 +156,9 @@ def printable(text: str) -> str:
 
 def nearest(skills: list[Skill]) -> tuple[dict[str, Skill], list[tuple[Skill, Skill]]]:
     """Of equal names the first, sorted by name; and the pairs (hidden, by which)."""
+    # exercise 5.1: choose among skills that come nearest first, and tell what is hidden instead of dropping
+    # it.
+    # hint: setdefault on a dict by name keeps the first and tells you which one that is
     chosen: dict[str, Skill] = {}
     hidden = [(far, chosen[far.name]) for far in skills if chosen.setdefault(far.name, far) is not far]
     return dict(sorted(chosen.items())), hidden
@@ -166,6 +169,10 @@ def build_listing(skills: list[Skill], limit: int = LISTING_LIMIT) -> str:
 
     When not all descriptions fit, the first ones stay, and of the rest only the names.
     """
+    # exercise 5.2: LISTING_HEAD, then `- name: description` for each. Over the limit: as many descriptions as
+    # fit, and a line LISTING_REST with the other names; if these do not fit either, cut, ending in ", ...".
+    # hint: try with all descriptions, then one less, and so on; the first text that fits is the answer
+    # hint: without skills there is no listing at all, not even a head
     lines = [f"- {skill.name}: {skill.description}" for skill in skills]
     for described in range(len(lines), -1, -1):
         names = ", ".join(skill.name for skill in skills[described:])

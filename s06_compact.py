@@ -70,8 +70,13 @@ def micro(messages: list[dict]) -> int:
     The newest batches stay, so what the model has not seen is never touched. Running it again
     changes nothing: a placeholder is too short to be replaced.
     """
-    # exercise 6.1: decide which results may go: old enough, large enough, not of a protected tool.
+    # exercise 6.1: decide which results may go: old, larger than WORTH, not of a tool in KEEP_RESULTS_OF. All
+    # of them or none: below FREED_AT_ONCE tokens, at 4 characters each, nothing changes. In the place of each
+    # stays: [Previous: used read a.py, 12000 characters; call it again if needed]
     # hint: the last KEPT_BATCHES messages with results stay, whatever their size
+    # hint: core.results_in(messages) gives (blocks, index, block): put {**block, "content": line} at
+    # blocks[index]
+    # hint: a result knows only the id of its call: look among the tool_use blocks before it
     batches = [message for message in messages if core.has_results(message)][:-KEPT_BATCHES]
     old = [result for result in core.results_in(batches) if size(result[2]) > WORTH]
     if sum(size(block) for _, _, block in old) < FREED_AT_ONCE * 4:
@@ -95,8 +100,9 @@ def plan_cut(messages: list[dict], room: int) -> int:
 
     A kept part may begin with a prompt or a reply, never with results: their calls would be gone.
     """
-    # exercise 6.2: find where the tail may begin.
-    # hint: walk from the end; remember the last index at which a tail may begin before room runs out
+    # exercise 6.2: find where the tail may begin; 0 means that all of it fits and nothing is to be cut.
+    # hint: walk from the end, adding core.estimate_tokens(message), until room runs out
+    # hint: remember the last index at which a tail may begin: where core.has_results(message) is false
     cut, tokens = None, 0
     for index in range(len(messages) - 1, -1, -1):
         tokens += core.estimate_tokens(messages[index])

@@ -254,7 +254,7 @@ def context_report(agent, messages: list[dict], reported: int) -> str:
 
 def trace_to(path: Path) -> Callable[[dict], None]:
     """A listener that writes each event as one line of JSON, at once."""
-    file, lock = open(path, "w", encoding="utf-8"), threading.RLock()
+    file, lock = open(path, "w", encoding="utf-8", errors="replace"), threading.RLock()
 
     def write(event: dict) -> None:
         with lock:
@@ -278,11 +278,15 @@ def choice(typed: str) -> str:
 
 
 def typed_ahead() -> list[str]:
-    """Complete lines typed before they were asked for, taken out of the terminal's buffer."""
+    """What was typed or pasted before it was asked for, taken out of the terminal's buffer.
+
+    It is one prompt, as a paste must be; only a line that begins with / stands alone.
+    """
     data = b""
     while more_typed(0) and (chunk := os.read(sys.stdin.fileno(), 1 << 16)):
         data += chunk
-    return data.decode("utf-8", "replace").splitlines()
+    parts = re.split(r"^(/.*)$", data.decode("utf-8", "replace"), flags=re.MULTILINE)
+    return [part.strip("\n") for part in parts if part.strip()]
 
 
 def more_typed(seconds: float = 0.03) -> bool:

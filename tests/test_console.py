@@ -144,6 +144,23 @@ def test_the_program_as_a_process(tmp_path):
     assert "Traceback" not in closed.stderr and empty.returncode == 0 and b"Traceback" not in empty.stderr
 
 
+def test_bytes_that_are_no_text_do_not_poison_the_conversation(run):
+    """B154, I1"""
+    done = run("-p", "say a\udcffb", "--output-format", "json")
+    assert done.code == 0 and json.loads(done.stdout)["result"] == "a?b"
+
+
+def test_a_command_line_that_cannot_be_served_is_named(run):
+    assert run("-p", "x", "--demo").code == 2 and run("--workdir", "gone/away").code == 2
+
+
+def test_a_trace_on_a_full_disk_ends_with_one_line(run):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("needs /dev/full")
+    done = run("-p", "say Done.", "--trace", "/dev/full")
+    assert done.stdout == "Done.\n" and done.stderr.count("No space left") == 1
+
+
 # in a terminal ------------------------------------------------------------------------------
 
 
@@ -226,6 +243,21 @@ def test_a_paste_of_several_lines_is_one_prompt(asking, before, after):
     asking.wait_for("turn (?s:.*)s02 >> ")
     events = [json.loads(line) for line in (asking.folder / "t.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [event["text"] for event in events if event["kind"] == "user"][-1] == "say one\nsay two\nsay three"
+
+
+@needs_terminal
+def test_tags_and_line_ends_of_an_answer_are_kept(asking):
+    asking.type('say "one <b>two</b>\\nvector<int> in <main>"\r')
+    asking.wait_for("one <b>two</b>\\W+vector<int> in <main>(?s:.*)s02 >> ")
+
+
+@needs_terminal
+def test_ctrl_c_at_a_question_ends_the_line_and_the_prompt_comes_back(asking):
+    asking.type("bash touch never\r")
+    asking.wait_for(r"allow.*: $")
+    asking.interrupt()
+    asking.wait_for(r"\n.*○ interrupted(?s:.*)s02 >> ")
+    assert not (asking.folder / "never").exists()
 
 
 @needs_terminal

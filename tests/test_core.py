@@ -37,7 +37,7 @@ READ = make_tool(name="read", read_only=True, path={"type": "string"})
 
 
 def call_of(name: str, **given) -> dict:
-    return {"type": "tool_use", "id": "toolu_1", "name": name, "input": given}
+    return {"type": "tool_use", "id": "toolu_0123456789abcdef", "name": name, "input": given}
 
 
 def behavior(permissions: core.Permissions, command: str) -> str:
@@ -243,9 +243,9 @@ def test_blank_text_is_not_stored(text):
 
 
 def test_fields_that_are_null_are_dropped_and_nulls_inside_input_stay():
-    block = {"type": "tool_use", "id": "toolu_1", "name": "x", "input": {"a": None}, "caller": None}
+    block = {"type": "tool_use", "id": "toolu_0123456789abcdef", "name": "x", "input": {"a": None}, "caller": None}
     assert shaped(content=[block])["content"] == [
-        {"type": "tool_use", "id": "toolu_1", "name": "x", "input": {"a": None}}]
+        {"type": "tool_use", "id": "toolu_0123456789abcdef", "name": "x", "input": {"a": None}}]
 
 
 def test_an_unknown_block_is_kept_as_it_came():
@@ -258,7 +258,7 @@ def test_an_unknown_block_is_kept_as_it_came():
     ('{"command": "l', {"invalid_json": '{"command": "l'}), ("[1]", {"invalid_json": "[1]"}),
     ([1], {"invalid_json": "[1]"})])
 def test_tool_input_is_a_dict_whatever_a_back_end_sends(given, expected):
-    block = {"type": "tool_use", "id": "toolu_1", "name": "bash", "input": given}
+    block = {"type": "tool_use", "id": "toolu_0123456789abcdef", "name": "bash", "input": given}
     assert shaped(content=[block])["content"][0]["input"] == expected
 
 
@@ -374,7 +374,7 @@ YES = core.Permissions("yes")
 
 def test_a_result_answers_its_call():
     assert core.dispatch(call_of("probe"), core.registry(make_tool()), YES) == {
-        "type": "tool_result", "tool_use_id": "toolu_1", "content": "done"}
+        "type": "tool_result", "tool_use_id": "toolu_0123456789abcdef", "content": "done"}
 
 
 def test_an_unknown_tool_is_answered_with_the_tools_there_are():
@@ -603,3 +603,30 @@ def test_a_rule_speaks_of_a_tool_and_a_pattern(rule, name, subject, expected):
 def test_judging_a_very_long_command_takes_no_time():
     for command in ("rm -r " * 5_000, "env " + "a " * 20_000, "cat <<E\n" + "rm it again\n" * 3_000 + "E"):
         assert behavior(core.Permissions("yes", deny=["bash(rm *)"]), command) in ("allow", "deny")
+
+
+@pytest.mark.parametrize("value, sent", [("a\udcffb", "a?b"), ({"k": ["\ud83d"]}, {"k": ["?"]}), ("你好 😀", "你好 😀")])
+def test_what_cannot_be_encoded_is_made_sendable(value, sent):
+    """B154: half a surrogate pair in the conversation would make every later request fail."""
+    assert core.sendable(value) == sent
+
+
+def test_a_number_that_json_does_not_know_is_refused():
+    with pytest.raises(ValueError):
+        core.sendable({"n": float("nan")})
+
+
+def test_blank_text_in_a_result_of_blocks_is_left_out():
+    call = {"id": "toolu_1", "name": "x", "input": {}}
+    assert core.tool_result(call, [{"type": "text", "text": " "}])["content"] == "(no output)"
+
+
+def test_an_image_counts_as_a_picture_and_not_as_its_bytes():
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 1_000_000}}
+    assert core.IMAGE_TOKENS <= core.estimate_tokens(image) < core.IMAGE_TOKENS + 100
+
+
+@pytest.mark.parametrize("function", [lambda text: text])
+def test_a_tool_without_annotations_is_a_clear_mistake_of_its_author(function):
+    with pytest.raises(TypeError, match="annotate text"):
+        core.Tool.of(function)

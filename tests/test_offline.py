@@ -1005,3 +1005,49 @@ def test_a_port_in_use_and_a_bad_fault_are_told_in_one_line(server):
 def test_help_shows_the_language_and_the_faults():
     shown, _ = launch("--help").communicate(timeout=5)
     assert "two calls in the same reply" in shown and "stream-error" in shown
+
+
+@pytest.mark.parametrize("line, given", [
+    (r"""bash awk -F'"' '{print $2}' f""", r"""awk -F'"' '{print $2}' f"""),
+    (r'grep "\d+"', r"\d+"), (r"""bash "grep '\.py$' x\"""" + '"', None)])
+def test_quotes_of_shells_and_patterns_are_kept_or_taken_off_as_meant(line, given):
+    step = offline_script.read_step(line, SCHEMAS)
+    assert given is None or given in step.calls[0][1].values()
+
+
+def test_two_commands_with_odd_quotes_are_two_steps():
+    assert len(offline_script.sources("""bash awk -F'"' '{print $2}' f ;; bash grep -c "x" f""")) == 2
+
+
+def test_going_on_keeps_the_steps_that_are_left_through_a_summary():
+    """Playing must survive compaction, whichever words asked it to go on."""
+    use = {"type": "tool_use", "id": "toolu_1", "name": "bash", "input": {"command": "one"}}
+    talk = [{"role": "user", "content": "bash one ;; bash two ;; say End."}, {"role": "assistant", "content": [use]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": "1"}]},
+            {"role": "user", "content": "go on"}]
+    assert [step.source for step in offline_script.walk(talk, None).steps] == ["bash two", "say End."]
+
+
+def test_steps_remembered_of_an_earlier_run_are_not_played_for_other_words():
+    """B051"""
+    talk = [{"role": "user", "content": "Earlier:\n<steps>\nbash rm old\n</steps>"},
+            {"role": "assistant", "content": "I have read this."}, {"role": "user", "content": "hello there"}]
+    assert offline_script.walk(talk, SCHEMAS).steps == []
+    talk[-1]["content"] = "go on"
+    assert [step.source for step in offline_script.walk(talk, SCHEMAS).steps] == ["bash rm old"]
+
+
+def test_a_changed_tool_choice_leaves_tools_cached_and_no_message():
+    """A7"""
+    body = {"tools": [{"name": "bash", "input_schema": {"type": "object"}}], "system": "s", "messages": []}
+    joined = [(0, "user", [{"type": "text", "text": "hi"}])]
+    plain, forced = (offline_rules.measure({**body, **more}, joined) for more in ({}, {"tool_choice": {"type": "any"}}))
+    assert [a.digest == b.digest for a, b in zip(plain, forced)] == [True, True, False]
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_request_broke_no_rule(server):
+    with socket.create_connection(("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
+        connection.sendall(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{")
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", int(server.url.rpartition(":")[2]))) as connection:
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200 and server.errors == []

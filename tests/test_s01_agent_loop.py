@@ -3,11 +3,13 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -233,7 +235,7 @@ def test_ctrl_c_at_every_line_of_the_loop_leaves_a_valid_conversation(workspace,
 def test_ctrl_c_at_fifty_random_instants_leaves_no_broken_rule_and_no_process(workspace, stand_in):
     """I1, I9, B134"""
     chance, interrupted = random.Random(1), 0
-    core.client()  # interrupting the SDK's own construction only makes it complain
+    Agent(workspace, ALLOWED).run(prompt("say Ready."))  # interrupting the SDK's first use only makes it complain
     for _ in range(50):
         agent = Agent(workspace, ALLOWED)
         messages = prompt("bash sleep 0.0137 ++ bash sleep 0.0138 ;; bash sleep 0.0139; sleep 71.25 ;; say Done.")
@@ -250,6 +252,30 @@ def test_ctrl_c_at_fifty_random_instants_leaves_no_broken_rule_and_no_process(wo
     while "71.25" in subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True).stdout:
         assert time.monotonic() < deadline, "a child process is left"
         time.sleep(0.02)
+
+
+def test_ctrl_c_after_a_paused_turn_answers_nothing_that_was_not_asked(workspace, stand_in):
+    """I1: the paused reply is the last message, and has no call of the interrupted batch."""
+    class Interrupted(Agent):
+        def add(self, messages, message):
+            if any(block["type"] == "tool_use" for block in core.as_blocks(message["content"])):
+                raise KeyboardInterrupt
+            super().add(messages, message)
+
+    stand_in.inject("pause")
+    agent, messages = Interrupted(workspace, ALLOWED), prompt("bash echo hi ;; say Done.")
+    with pytest.raises(KeyboardInterrupt):
+        agent.run(messages)
+    assert results(messages) == []
+
+
+@pytest.mark.parametrize("name", ["", "functions.bash", "n" * 90])
+def test_a_tool_name_that_the_api_refuses_can_be_sent_back(workspace, name):
+    """A small local model may write any name; it is answered, and the history stays valid."""
+    message = SimpleNamespace(to_dict=lambda **_: {"content": [
+        {"type": "tool_use", "id": "1", "name": name, "input": {}}], "stop_reason": "tool_use"})
+    [block] = core.plain_reply(message)["content"]
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", block["name"]) and re.fullmatch(r"toolu_\w{16,}", block["id"])
 
 
 def test_the_demo_corrects_a_failed_command():
