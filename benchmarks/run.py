@@ -428,6 +428,56 @@ def source_tree(tree: Path, files: int) -> Path:
     return tree
 
 
+# ------------------------------------------------------------------------------- the task graph
+
+TASKS, PROCESSES = 1_000, 8
+REST = 6  # seconds; for 5 s ext4 searches around the inodes that the run before has freed, and creates files slowly
+
+
+def task_worker(folder: str, name: str) -> list[str]:
+    """Waits for a line on standard input, creates its share of the tasks, then claims and finishes any."""
+    from s07_task_graph import TaskGraph, ready
+
+    graph, done = TaskGraph(Path(folder)), []
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(TASKS // PROCESSES):
+        graph.create(f"task {number} of {name}", key=f"{name}-{number}")
+    while task := graph.change(lambda tasks: next((
+            {**task, "status": "in_progress", "owner": name} for task in ready(tasks)), None))[0]:
+        graph.update(task["id"], status="done", result=name)
+        done.append(task["id"])
+    return done
+
+
+def all_tasks(folder: Path) -> float:
+    """Seconds in which several processes together create, claim and finish all tasks, each exactly once."""
+    code = f"import json, sys; sys.path[:0] = {sys.path[:2]!r}; import run; print(json.dumps(run.task_worker(*sys.argv[1:])))"
+    workers = [subprocess.Popen([sys.executable, "-c", code, str(folder), f"worker-{number}"], stdin=subprocess.PIPE,
+                                stdout=subprocess.PIPE, text=True, env=clean_environment()) for number in range(PROCESSES)]
+    for worker in workers:
+        worker.stdout.readline()
+    start = time.perf_counter()
+    for worker in workers:
+        worker.stdin.write("\n")
+        worker.stdin.flush()
+    done = [task for worker in workers for task in json.loads(worker.communicate()[0])]
+    seconds = time.perf_counter() - start
+    assert sorted(done) == sorted(f"t{number}" for number in range(1, TASKS + 1)), "a task was lost or done twice"
+    return seconds
+
+
+@row
+def tasks_row(sizes: Sizes, folder: Path) -> Iterator[Line]:
+    """Tasks created, claimed and finished by several processes on one folder."""
+    seconds = []
+    for number in range(sizes.runs):
+        time.sleep(REST)
+        seconds.append(all_tasks(folder / f"graph{number}" / "tasks"))
+    rate = TASKS / statistics.median(seconds)
+    yield Line(f"{TASKS:,} tasks by {PROCESSES} processes", shown(seconds), "", f"{rate:.0f}/s", ">= 300/s", rate >= 300)
+
+
 # ------------------------------------------------------------------------------- table
 
 
