@@ -163,15 +163,19 @@ class Program:
         who = "" if agent == "main" else f"{agent}: "
         inner = rule.partition("(")[2].removesuffix(")")
         always = rule if not inner else inner if inner.endswith(" *") else "exactly this"
+        question = f"    {who}allow? [y]es [n]o [a]lways {always}: "
         for _ in range(3):
+            self.screen.prompt = question  # what other threads have to say goes above it
             try:
-                if chosen := choice(input(f"    {who}allow? [y]es [n]o [a]lways {always}: ")):
+                if chosen := choice(input(question)):
                     return chosen
             except (EOFError, KeyboardInterrupt) as gone:
                 print()  # nothing ended the line of the question
                 if isinstance(gone, KeyboardInterrupt):
                     raise
                 break
+            finally:
+                self.screen.prompt = ""
         return "no"
 
     def ask_above_prompt(self, tool: core.Tool, given: dict, rule: str, agent: str) -> str:

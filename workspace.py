@@ -89,6 +89,8 @@ class Shell:
     it left behind still holds the pipe; what is left behind ends with the program.
     """
 
+    living: typing.ClassVar[set["Shell"]] = set()  # of which anything may be left
+
     def __init__(self, command: str, folder: Path):
         self.command, self.folder, self.output = command, folder, HeadTail()
         self.process: subprocess.Popen | None = None
@@ -103,7 +105,9 @@ class Shell:
         shell = shutil.which("bash") or shutil.which("sh")
         environment = {k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES} | NEUTRAL
         try:
-            atexit.register(self.kill)
+            Shell.living.add(self)
+            atexit.unregister(end_shells)
+            atexit.register(end_shells)
             self.process = subprocess.Popen(
                 [shell, "-c", self.command] if shell else self.command, shell=not shell, cwd=self.folder,
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, bufsize=0,
@@ -120,7 +124,7 @@ class Shell:
                 self._signal(FORCE)
         finally:
             if not (self.process and self._signal(0)):
-                atexit.unregister(self.kill)
+                Shell.living.discard(self)
             self.exited.set()
 
     def _drain(self) -> None:
@@ -154,6 +158,19 @@ class Shell:
             if self.process:
                 self._signal(FORCE)
         self.exited.wait(0.5)
+
+
+def end_shells() -> None:
+    """At the end of the program: all commands are asked at once, and after 0.5 s forced."""
+    shells, wait_until = list(Shell.living), time.monotonic() + 0.5
+    for number in (signal.SIGTERM, FORCE):
+        for shell in shells:
+            shell.killed = True
+            if shell.process:
+                shell._signal(number)
+        for shell in shells:
+            shell.exited.wait(max(0.0, wait_until - time.monotonic()))
+        wait_until += 0.5
 
 
 def session_groups(session: int) -> set[int]:

@@ -212,7 +212,8 @@ def test_at_the_timeout_everything_is_killed_and_what_was_printed_is_kept(comman
     """B011, B104"""
     with refused("printed", "timed out after 0.4 s"):
         workspace.bash(command, timeout=0.4)
-    assert not alive(pid_in(workspace.root / "pid")) and not (workspace.root / "late").exists()
+    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    assert not (workspace.root / "late").exists()
 
 
 @POSIX
@@ -220,7 +221,7 @@ def test_the_timeout_holds_when_a_background_child_has_the_pipe(workspace):
     """B006"""
     with refused("timed out"):
         workspace.bash("sleep 60 & echo $! > pid; sleep 60", timeout=0.3)
-    assert not alive(pid_in(workspace.root / "pid"))
+    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
@@ -282,7 +283,7 @@ def test_ctrl_c_kills_the_command_and_keeps_what_it_printed(workspace):
     threading.Thread(target=strike).start()
     with pytest.raises(Interrupted, match="working"):
         workspace.bash("echo working; (trap '' TERM; sleep 60) & echo $! > pid; wait")
-    assert not alive(pid_in(workspace.root / "pid"))
+    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 @POSIX
@@ -949,3 +950,21 @@ def test_the_workspace_may_be_the_root_of_the_file_system(search):
     assert list(names) == ["search.py"]
     if os.name == "posix":
         assert Workspace("/").glob("search.py", str(ROOT)) == f"{str(ROOT)[1:]}/search.py"
+
+
+@POSIX
+def test_many_commands_that_ignore_the_request_to_end_are_ended_together(tmp_path):
+    """I9: one after the other they would keep the program from ending for many seconds."""
+    program = f"""
+import sys; sys.path.insert(0, {str(Path(__file__).resolve().parent.parent)!r})
+from pathlib import Path
+from workspace import Shell
+for number in range(12):
+    Shell(f"trap '' TERM; echo $$ > {{number}}; sleep 60; sleep 60", Path({str(tmp_path)!r})).start()
+while len(list(Path({str(tmp_path)!r}).iterdir())) < 12:
+    pass
+"""
+    start = time.monotonic()
+    subprocess.run([sys.executable, "-c", program], timeout=30)
+    assert time.monotonic() - start < 12 * 0.5
+    assert all(eventually(lambda: not alive(pid_in(tmp_path / str(number)))) for number in range(12))
