@@ -51,6 +51,20 @@ NOT_RUN = {  # stop reasons of a reply that is not whole, and what its calls are
 NO_TEXT = {"type": "text", "text": "(no text)"}  # stands for an empty reply; the API refuses one in a request
 
 
+def why_over(reply: dict, done: list[list]) -> str:
+    """Why a run is over after this reply, or "" when the loop goes on.
+
+    `done` holds each batch so far as (tool, input, result) of its calls. Asking for tools decides
+    before the stop reason does, and a paused turn is sent back as it is (the API's rule).
+    """
+    reason, asks = reply["stop_reason"], any(block["type"] == "tool_use" for block in reply["content"])
+    if asks and reason != "refusal":
+        return "repeated" if done[-REPEATS:] == [done[-1]] * REPEATS else ""
+    if reason == "pause_turn":
+        return ""
+    return reason if reason in NOT_RUN else "end_turn" if core.text_of(reply["content"]) else "empty"
+
+
 class Agent:
     """A model with tools in a workspace. `run` is the loop; every other step may be overridden.
 
@@ -81,7 +95,7 @@ class Agent:
         # core.emit("stop", agent=self.name, reason=self.stop, text=text)
         # hint: calls are the blocks of reply["content"] with type tool_use; run_tools fills a dict of answers
         # hint: self.close(messages, calls, answers, "not run") appends the results, if there were calls
-        self.stop, text, last, repeats = "max_turns", "", None, 1
+        self.stop, text, done = "max_turns", "", []
         for _ in range(self.max_turns):
             reply = self.ask_model(messages)
             text = core.text_of(reply["content"])
@@ -98,14 +112,9 @@ class Agent:
                     self.close(*batch)
             finally:  # Ctrl-C may have struck inside that; closing twice does nothing
                 self.close(*batch)
-            if reply["stop_reason"] == "refusal" or not calls and reply["stop_reason"] != "pause_turn":
-                self.stop = reply["stop_reason"] if not_run else "end_turn" if text else "empty"
-                break
-            done = [(call["name"], call["input"], answers.get(call["id"], {}).get("content")) for call in calls]
-            repeats = repeats + 1 if done == last else 1
-            last = done
-            if calls and repeats == REPEATS:
-                self.stop = "repeated"
+            done.append([(call["name"], call["input"], answers.get(call["id"], {}).get("content")) for call in calls])
+            if stop := why_over(reply, done):
+                self.stop = stop
                 break
         core.emit("stop", agent=self.name, reason=self.stop, text=text)
         return text
