@@ -187,6 +187,7 @@ def sources(text: str) -> list[str]:
 
 NOTICE = re.compile(r"<(notification|reminder|system-reminder)\b[^>]*>.*?(?:</\1\s*>|\Z)",
                     re.DOTALL | re.IGNORECASE)
+MAIL = "<inbox>"
 TAG = r"<([A-Za-z][\w-]*)(?:\s[^<>]*)?>(.*?)</\1\s*>"
 WRAPPED = re.compile(TAG, re.DOTALL)
 NESTED = re.compile(r"^[ \t]*" + TAG, re.DOTALL | re.MULTILINE)
@@ -248,9 +249,11 @@ class Agenda:
         texts = [NOTICE.sub("", b.get("text", "")) for b in blocks if b.get("type") == "text"]
         for kept in STEPS.findall("\n".join(texts)):
             self.replace(steps_among_prose(kept, self.tools), resumed=True)
-        prompt = "\n".join(text for text in texts if not STEPS.search(text)).strip()
-        if prompt:
-            self.obey(prompt, steering=bool(results))
+        texts = [text.strip() for text in texts if text.strip() and not STEPS.search(text)]
+        mail = [text for text in texts if text.startswith(MAIL)]  # comes beside a prompt, not in its place
+        prompt = "\n".join(text for text in texts if text not in mail)
+        for number, words in enumerate(filter(None, [prompt, *mail])):
+            self.obey(words, steering=bool(results) or number > 0)
 
     def obey(self, prompt: str, steering: bool) -> None:
         """Put a prompt on the agenda; `steering` is one that came beside tool results."""
@@ -272,7 +275,7 @@ class Agenda:
         found = [step for match in WRAPPED.finditer(prompt)
                  for step in steps_among_prose(match[2], self.tools)]
         if not steering:
-            self.calls, self.puzzle = {}, "" if found else prompt
+            self.calls, self.puzzle = {}, "" if found or prompt.startswith(MAIL) else prompt
         self.extend(found)
 
     def follow(self, blocks: list[dict]) -> None:
