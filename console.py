@@ -99,6 +99,7 @@ class Program:
             core.emit("user", agent=agent.name, text=messages[-1]["content"])
             answer = agent.run(messages)
             while agent.stop == "end_turn" and agent.has_news(wait=not self.interactive and self.arguments.wait):
+                self.screen.print(answer, indent=2)  # it is not the last word any more
                 answer = agent.run(messages) or answer
             return answer, agent.stop
         except core.ModelError as error:
@@ -285,7 +286,7 @@ class Program:
     def model(self, agent, messages: list[dict], argument: str) -> str:
         """the model in use; /model ID changes it"""
         agent.model = argument or agent.model
-        return f"{agent.model}, window {short(core.model_info(agent.model).window)} tokens"
+        return f"{agent.model}, window {short(agent.window)} tokens"
 
     def clear(self, agent, messages: list[dict], argument: str) -> str:
         """forget the conversation (files stay as they are)"""

@@ -10,6 +10,7 @@ ASKED   number: a question on the session's demonstration. `answer` reads it fro
         real run (`--demo --trace`), so no answer is written here; `read` says how, afterwards.
 """
 
+import re
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -78,6 +79,32 @@ TESTS = {
             "images_are_forgotten_like_text_and_thinking_is_not_touched"),
     "6.2": ("the_tail_is_as_long_as_the_room_and_never_begins_with_results",
             "the_newest_step_is_kept_however_large_it_is"),
+    "7.1": ("a_pending_task_is_ready_when_all_it_depends_on_is_done",
+            "the_next_task_is_of_the_highest_priority_and_of_those_the_oldest"),
+    "7.2": ("a_cycle_is_found_with_its_path_each_depending_on_the_next",
+            "a_chain_of_ten_thousand_tasks_is_walked_without_recursion", "a_refused_change_changes_nothing"),
+    "8.1": ("finished_failed_killed_and_stopped_are_four_ends",),
+    "8.2": ("a_notice_comes_before_the_next_model_call_behind_the_results",
+            "several_ends_at_once_are_all_told_each_once",
+            "ctrl_c_right_after_a_notice_was_added_does_not_double_it"),
+    "9.1": ("lines_are_messages_or_damaged", "a_line_torn_at_any_byte_spoils_no_other_and_is_set_aside"),
+    "9.2": ("new_mail_is_in_front_of_the_model_once_and_then_gone_from_the_inbox",
+            "mail_that_read_inbox_has_shown_does_not_come_again",
+            "an_interrupt_around_the_history_neither_loses_nor_doubles_mail"),
+    "10.1": ("a_circle_of_any_length_is_refused_at_once_and_named",
+             "who_owes_an_answer_may_ask_a_third_and_owes_it_still",
+             "in_all_short_orders_of_events_nobody_waits_in_a_circle_and_nothing_ends_twice"),
+    "10.2": ("the_gate_denies_every_tool_that_changes_something_and_no_other",
+             "behind_the_gate_the_rules_of_the_lead_hold", "without_an_approved_plan_nothing_changes"),
+    "11.1": ("the_second_reason_makes_a_task_failed_and_names_both", "a_task_that_is_only_put_down_has_not_failed",
+             "what_is_put_back_by_hand_gets_as_many_attempts_again", "a_lease_runs_out_at_its_time_and_that_is_a_reason"),
+    "11.2": ("a_renewed_lease_does_not_run_out", "who_has_lost_the_claim_changes_nothing_any_more",
+             "the_same_owner_with_a_new_claim_is_somebody_else",
+             "a_task_that_the_lead_took_or_whose_file_is_gone_is_lost"),
+    "12.1": ("a_branch_name_that_is_taken_gets_a_suffix", "a_branch_called_task_does_not_prevent_a_worktree"),
+    "12.2": ("nothing_to_commit_makes_no_commit", "all_of_a_worktree_is_committed_even_where_no_author_is_configured",
+             "what_was_staged_and_then_changed_again_is_kept_too",
+             "work_on_a_branch_of_the_user_is_not_committed_there"),
 }
 
 BUGS = {
@@ -128,6 +155,54 @@ BUGS = {
                ("a_summary_that_fails_changes_nothing_and_says_so", "the_transcript_is_the_whole_conversation_as_json"),
                ("The summary is a reply like any other. How can a reply end?",
                 "summarise must refuse a summary that is not whole, as it refuses an empty one.")),
+    "7.3": Bug("s07_task_graph",
+               "The file of the newest task was deleted by hand. The next task that was created got the same id, and "
+               "what had waited for the deleted one now waits for work that has nothing to do with it.",
+               "max([self._last_id, *numbers]), end", "max([0, *(int(i[1:]) for i in self._tasks)]), end",
+               ("an_id_is_never_given_again", "the_journal_can_be_lost_or_damaged"),
+               ("TaskGraph.create takes the number after _last_id. Where is _last_id set?",
+                "The tasks that are there now do not know of those that were. Something in the folder does.",
+                "_refresh has read the journal, which names every id there ever was: look at `numbers`.")),
+    "8.3": Bug("s08_background",
+               "A program in the background printed `</NOTIFICATION >`, and below it a line that read like an order "
+               "from the user. The model took it for one and obeyed.",
+               'text.replace("</", "&lt;/")', 'text.replace("</notification>", "&lt;/notification>")',
+               ("nothing_in_a_notice_can_end_it_early", "what_a_job_prints_is_never_obeyed"),
+               ("The output of a job is anybody's text. Which function puts it between the tags?",
+                "How many ways are there to write a closing tag that a model takes for one?",
+                "Do not look for the bad words; take away what every closing tag needs.")),
+    "9.3": Bug("s09_teams",
+               "ann was stopped with an order still unread in her inbox. A new member got the name, and before its "
+               "own first task it carried out the order that was meant for the first ann.",
+               'self.mailbox.receive(name, {old["id"] for old in self.mailbox.receive(name)})',
+               "self.mailbox.receive(name)",
+               ("a_name_is_taken_until_its_bearer_leaves_and_then_begins_with_an_empty_inbox",),
+               ("Who makes somebody a member, and what does a new member find in its inbox?",
+                "Mailbox.receive is called for it. What does it take away when it is only asked what waits?",
+                "A message leaves the inbox when it is acknowledged, by its id.")),
+    "10.3": Bug("s10_protocols",
+                "bob was shut down while ann waited for an answer of his. She was not told: she waited until the "
+                "deadline, two minutes, for one who had gone.",
+                "for request in [self.awaits(agent), *self.pending(agent)]:", "for request in [self.awaits(agent)]:",
+                ("a_request_ends_once_and_a_second_answer_is_recognised",),
+                ("In which four ways does a request end, and which of them should this have been?",
+                 "Look at Protocol.leave: an agent that goes has two kinds of open requests.",
+                 "What it asked is awaits(agent). What it was asked is another list.")),
+    "11.3": Bug("s11_autonomous",
+                "The disk was full, and a task failed twice. It was put back by hand when there was room again. Both "
+                "workers are idle, and neither takes it; a third one that is started does it at once.",
+                'task.get("failures", [])[-1:]]', 'task.get("failures", [])]',
+                ("nobody_takes_a_task_again_that_he_has_just_failed",),
+                ("Which function says whether a task is for a worker?",
+                 "Who of the two has failed it most recently? The other one may try.")),
+    "12.3": Bug("s12_worktrees",
+                "An agent had switched its worktree to my branch feature. I had the worktree removed, and my branch "
+                "was gone with it.",
+                "if is_own(name, branch) and (discard or not commits):", "if discard or not commits:",
+                ("a_branch_of_the_user_in_a_worktree_is_never_deleted", "a_merged_branch_goes_with_its_worktree"),
+                ("Look for the git command that deletes a branch, and for what must hold before.",
+                 "The branch that a worktree is on need not be the one it was made with.",
+                 "One of the functions on names says whether a branch was made for this task.")),
 }
 
 ASKED = {
@@ -152,4 +227,13 @@ ASKED = {
                     "the events `tool_result` before the first `error`",
                     ("Each request sends all results so far.",
                      "The refusal comes with the first request that is too large, after its log has been read.")),
+    "7.4": Question("s07_task_graph",
+                    "In the second step of the demonstration schema, migration and backup are set to done, in this "
+                    "order. How many tasks does each of them unblock? Three numbers.",
+                    lambda events: " ".join(str(len(re.findall(r"\bt\d+", done.partition("unblocked: ")[2])))
+                                            for done in (event["content"] for event in of(steps(events)[1], "tool_result"))
+                                            if " [done, " in done),
+                    "the lines `unblocked` in the events `tool_result` of the second step",
+                    ("Draw the graph from STEPS, at the end of the file.",
+                     "A task with two arrows waits until both are done.")),
 }

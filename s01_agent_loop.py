@@ -73,7 +73,7 @@ class Agent:
     whole), empty, max_turns or repeated.
     """
 
-    system = SYSTEM
+    system, context_window = SYSTEM, 0  # tokens; 0 stands for the model's own
 
     def __init__(self, workspace: core.Workspace, permissions: core.Permissions | None = None,
                  tools: dict[str, core.Tool] | None = None, model: str = "", max_turns: int = 300,
@@ -83,6 +83,11 @@ class Agent:
         self.tools = core.basic_tools(workspace) if tools is None else tools
         self.model = model or core.settings().model
         self.stop = ""
+
+    @property
+    def window(self) -> int:
+        """The context window in tokens."""
+        return self.context_window or core.model_info(self.model).window
 
     def run(self, messages: list[dict]) -> str:
         """Works until the model asks for no more tools; returns its last text, which may be empty.
@@ -131,7 +136,7 @@ class Agent:
         request = self.request(messages)
         core.emit("request", agent=self.name, model=request["model"], messages=len(messages))
         reply = core.call_model(lambda: core.client().messages.create(**request))
-        core.emit("reply", agent=self.name, model=request["model"], **reply)
+        core.emit("reply", agent=self.name, model=request["model"], window=self.window, **reply)
         return reply
 
     def add(self, messages: list[dict], message: dict) -> None:

@@ -241,7 +241,7 @@ class Planning(Agent):
             core.emit("notice", agent=self.name, text=f"reminded of the plan: {progress(tasks)}")
         else:
             return
-        answers["plan"] = {"type": "text", "text": text}
+        answers["plan"] = {"type": "text", "text": core.clip(text)}
 
     def run_tool(self, call: dict) -> dict:
         """One call; an error of a todo tool shows the plan, so that the next call can be right."""

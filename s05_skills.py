@@ -54,7 +54,7 @@ NAME_LENGTH, DESCRIPTION_LENGTH = 64, 1024
 # Keys whose value is prose: when it is no valid YAML, it is taken as written. Any other key may
 # limit what the skill may do; guessing at it could widen that, so there the skill is not loaded.
 PROSE = ("name", "description", "license", "compatibility", "argument-hint", "when_to_use")
-KEY = re.compile(r"""(["']?)(\w[\w.-]*)\1[ \t]*:(?=\s|$)""")
+KEY = re.compile(r"""(["']?)(\w[\w.-]*)\1[ \t]*:(?=[ \t\n]|$)""")
 LISTING_HEAD = "Skills. When a task fits one of these, call load_skill with its name before you start:"
 LISTING_REST = "Without room for a description (list_skills has them): "
 
@@ -130,7 +130,7 @@ def entry_value(line: int, key: str, text: str):
     words = " ".join(text[KEY.match(text).end():].split())
     try:
         value = next(iter(yaml.safe_load(text).values()))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date in month 13
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # !!bool maybe
         if key not in PROSE:
             raise SkillError(line, f"{key} is not valid YAML: {getattr(error, 'problem', error)}") from error
         return words[1:-1] if re.fullmatch("'.*'|\".*\"", words) else words
@@ -269,8 +269,8 @@ class Skilled(Agent):
                      for far, near in hidden]
         for problem in [problem for problem in problems if problem not in self.skill_problems]:
             core.emit("notice", agent=self.name, text=problem)
-        self.skill_files, self.skill_problems = files, problems
-        self.skill_listing = build_listing([*self.skills.values()])
+        self.skill_problems, self.skill_listing = problems, build_listing([*self.skills.values()])
+        self.skill_files = files  # last, so that Ctrl-C before it loses nothing
 
     def shown(self, path: Path) -> str:
         """A path as `read` takes it; one outside the workspace in full."""

@@ -15,9 +15,10 @@ Idea    Forget in three steps, the cheapest first:
                       └── summarised ──┘└─ kept ─┘       cut only where no call leaves its result
             new       [summary + latest prompt]  a r a r
 
-        Nothing is lost for good: the whole conversation goes to .agent/transcripts, the summary
-        also to .agent/memory.md, with which the next run begins. CLAUDE.md and AGENTS.md of the
-        workspace are in the system prompt, which compaction never touches.
+        Before a summary the conversation goes to .agent/transcripts as it is then (a result that
+        is one line by now is one line there too); the summary goes to .agent/memory.md as well,
+        with which the next run begins. CLAUDE.md and AGENTS.md of the workspace are in the system
+        prompt, which compaction never touches.
 Change  `request` (the conversation is shortened before it is sent), `ask_model` (notes the
         tokens the API reports, and compacts once if it says too long), `add` (memory first).
 Cost    A summary is one more call, loses detail, and the next request is cached from nothing.
@@ -48,20 +49,18 @@ still open. Quote the user's own instructions and constraints word for word; say
 {focus}<conversation>
 {conversation}
 </conversation>"""
-SUMMARY = """The conversation so far was summarised. All of it is in {path}, should a detail be missing.
+LATEST = "The latest request, word for word; go on with it unless the summary says it is done:\n<request>\n"
+SUMMARY = """The conversation so far was summarised. As it was then it is in {path}, should a detail be missing.
 
 {summary}
 
-The latest request, word for word; go on with it unless the summary says it is done:
-<request>
-{request}
-</request>"""
+""" + LATEST + "{request}\n</request>"
 GO_ON = {"role": "assistant", "content": [{"type": "text", "text": "I have read this and go on from here."}]}
 
 
 def size(block: dict) -> int:
-    """Characters of a result; content blocks, images among them, count as they are written."""
-    return len(str(block.get("content", "")))
+    """Characters of a result; of content blocks, an image among them, what their tokens come to."""
+    return len(c) if isinstance(c := block.get("content", ""), str) else core.estimate_tokens(c) * 4
 
 
 def micro(messages: list[dict]) -> int:
@@ -117,7 +116,7 @@ def latest_request(messages: list[dict]) -> str:
     """The user's newest prompt, also if it stands in an earlier summary by now."""
     prompts = (m["content"] for m in reversed(messages) if m["role"] == "user" and not core.has_results(m))
     text = core.text_of(next(prompts, ""))
-    return text.rpartition("<request>\n")[2].removesuffix("\n</request>") if text.endswith("</request>") else text
+    return text.rpartition(LATEST)[2].removesuffix("\n</request>") if LATEST in text else text
 
 
 def dump(messages: list[dict]) -> list[str]:
@@ -147,7 +146,8 @@ def clip_largest(messages: list[dict], tokens: int) -> int:
     content, index, block = max(core.results_in(messages), key=lambda result: size(result[2]), default=([], 0, {}))
     if (before := size(block)) <= WORTH:
         return 0
-    content[index] = {**block, "content": core.clip(str(block["content"]), max(WORTH, before - tokens * 4))}
+    text = block["content"] if isinstance(block["content"], str) else core.text_of(block["content"]) + "\n[media left out]"
+    content[index] = {**block, "content": core.clip(text, max(WORTH, before - tokens * 4))}
     return max(0, before - size(content[index])) // 4
 
 
@@ -156,7 +156,7 @@ class Compacting(Agent):
 
     def __init__(self, workspace: core.Workspace, context_window: int = 0, **options):
         super().__init__(workspace, **{"tools": core.extended_tools(workspace), **options})
-        self.window = context_window or core.model_info(self.model).window
+        self.context_window = context_window
         self.folder, self.wanted = workspace.root / ".agent", None
         self.tokens, self.counted, self.stuck = 0, 0, 0  # stuck: compactions in a row that did not help
 
@@ -191,7 +191,8 @@ class Compacting(Agent):
             if not error.too_long or not self.compact(messages):
                 raise
             reply = super().ask_model(messages)
-        self.tokens = core.prompt_tokens(reply["usage"]) + (reply["usage"].get("output_tokens") or 0)
+        # some back ends count only what they wrote: that says nothing
+        self.tokens = (read := core.prompt_tokens(reply["usage"])) and read + (reply["usage"].get("output_tokens") or 0)
         self.counted = len(messages) + 1  # the reply is added next
         return reply
 
@@ -218,14 +219,15 @@ class Compacting(Agent):
         Raises core.ModelError when the conversation is over the limit and cannot be made to fit.
         """
         before, limit = self.size(messages), int(FULL * self.window)
+        after, share = before, min(1.0, core.estimate_tokens(messages) / max(1, before))  # Chinese has more tokens
         try:
-            if cut := plan_cut(messages, int(TAIL * self.window)):
-                self.install(messages, cut, self.summarise(messages[:cut], focus))
-        except core.ModelError as error:
+            if cut := plan_cut(messages, max(200, int(TAIL * min(self.window, before) * share))):
+                self.install(messages, cut, self.summarise(messages[:cut], focus, int(self.window * 2 * share)))
+            after = self.size(messages)
+            while after > limit and (freed := clip_largest(messages, after - limit)):
+                self.tokens, after = 0, after - freed
+        except (core.ModelError, OSError) as error:
             core.emit("notice", agent=self.name, text=f"not compacted, nothing was changed: {error}")
-        after = self.size(messages)
-        while after > limit and (freed := clip_largest(messages, after - limit)):
-            self.tokens, after = 0, after - freed
         self.stuck = 0 if after <= limit else self.stuck + 1
         if self.stuck > 1:
             raise core.ModelError(f"the conversation needs about {after:,} tokens, {limit:,} are free, and compacting "
@@ -234,10 +236,10 @@ class Compacting(Agent):
             core.emit("compaction", agent=self.name, text=f"compacted: about {before:,} tokens before, {after:,} now")
         return after < before
 
-    def summarise(self, messages: list[dict], focus: str) -> str:
+    def summarise(self, messages: list[dict], focus: str, room: int) -> str:
         """The model's summary, chunk by chunk where the old part is too large for one request."""
         summary, about = "", f"Keep above all: {focus}\n" if focus else ""
-        for chunk in in_chunks(dump(messages), self.window * 2):  # half a window, at four characters a token
+        for chunk in in_chunks(dump(messages), room):  # at most half a window
             so_far = dump([{"role": "user", "content": summary}]) if summary else []
             ask = ASK.format(focus=about, conversation="\n".join(so_far + chunk))
             reply = core.call_model(lambda: core.client().messages.create(
@@ -284,7 +286,7 @@ def text_in(workspace: core.Workspace, name: str) -> str:
 
 def show_compact(agent: Compacting, messages: list[dict], focus: str) -> str | None:
     """/compact [focus]: summarise the older part of the conversation now"""
-    return None if agent.compact(messages, focus) else "there is nothing older to summarise"
+    return None if agent.compact(messages, focus) else "the conversation is no shorter"
 
 
 def show_memory(agent: Compacting, messages: list[dict], argument: str) -> str:

@@ -69,10 +69,10 @@ def name_tasks(ids: list[str], tasks: dict[str, dict]) -> str:
 
 
 def resolve(name: str, tasks: dict[str, dict]) -> str:
-    """The id that an id, a key, or the beginning of exactly one id stands for; else ToolError."""
+    """The id that an id or a key stands for; else ToolError, with the ids that begin so."""
     found = [name] if name in tasks else [i for i in tasks if name and tasks[i]["key"] == name]
-    found = found or [i for i in tasks if name and i.startswith(name)]
-    if len(found) != 1:
+    if len(found) != 1:  # never the one t10 for a t1 whose file is gone
+        found = found or [i for i in tasks if name and i.startswith(name)]
         maybe = f"it may be {name_tasks(found, tasks)}" if found else f"the tasks are: {name_tasks([*tasks], tasks)}"
         raise core.ToolError(f"there is no task {name!r}; {maybe}")
     return found[0]
@@ -80,6 +80,11 @@ def resolve(name: str, tasks: dict[str, dict]) -> str:
 
 def find_cycle(task_id: str, tasks: dict[str, dict]) -> list[str]:
     """The cycle that a task is part of, as [t1, t3, t2, t1], each depending on the next; else empty."""
+    # exercise 7.2: find the way from a task along depends_on back to itself. An id may have no task, a cycle
+    # elsewhere is no answer (and must not catch you), and a chain may have ten thousand tasks.
+    # hint: no recursion: a list of ids still to be looked at, and a dict from each id found to the one it
+    # was found from
+    # hint: when the dict knows task_id itself, walk it backwards from there and turn the path round
     led_by, queue = {}, [task_id]
     for here in queue:  # it grows by all that the task depends on, directly or not, nearest first
         new = [i for i in (tasks[here]["depends_on"] if here in tasks else []) if i not in led_by]
@@ -109,6 +114,9 @@ def why_blocked(task: dict, tasks: dict[str, dict]) -> str:
 
 def ready(tasks: dict[str, dict]) -> list[dict]:
     """The tasks that may be begun now, the next one first: by priority, then by age."""
+    # exercise 7.1: compute what may be begun: pending, and waiting for nothing.
+    # hint: waits_for(task, tasks) is empty when all that a task depends on is done
+    # hint: `tasks` holds the oldest first, and a stable sort keeps that; as text "t10" comes before "t9"
     found = [task for task in tasks.values() if task["status"] == "pending" and not waits_for(task, tasks)]
     return sorted(found, key=lambda task: PRIORITIES.index(task["priority"]))  # equal ones keep their order
 

@@ -90,6 +90,9 @@ def status_of(code: int | None, stopped: bool) -> str:
 
     Of a command that we ended the code says nothing; a negative one is a signal from elsewhere.
     """
+    # exercise 8.1: tell the four ends apart. A command that could not be started has no code: it failed.
+    # hint: ask for `stopped` first: a command may answer our signal with exit code 0
+    # hint: None > 0 is an error in Python, so ask for None before you compare
     if stopped:
         return "stopped"
     if code is None or code > 0:
@@ -234,6 +237,11 @@ class Background(Agent):
 
     def request(self, messages: list[dict]) -> dict:
         """What has ended is told before the model is asked again."""
+        # exercise 8.2: add the notification of each job that is to be told, note that it was delivered, then go
+        # on as before. Each end is told once, also if Ctrl-C strikes between the two and the run is continued.
+        # hint: to_tell(self.jobs); notification(job, job.shell.output.text()); self.add(messages, ...)
+        # hint: noted first, the notice can get lost; added first, it can come twice, unless you look whether it
+        # is among the messages already
         for job in to_tell(self.jobs):
             notice = notification(job, job.shell.output.text())
             if notice not in messages:  # it is there if Ctrl-C struck right after

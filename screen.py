@@ -69,7 +69,7 @@ class Meter:
             counter.update(figures)
         if figures["replies"]:
             self.replies += 1
-            self.context, self.window = figures["in"] + figures["out"], core.model_info(event["model"]).window
+            self.context, self.window = figures["in"] + figures["out"], event.get("window", 0)
 
     def line(self, figures: collections.Counter) -> str:
         """The meter: replies, context, tokens in and out, and the cost where the price is known."""
@@ -238,7 +238,7 @@ def details(given: dict) -> str:
 
 def context_report(agent, messages: list[dict], reported: int) -> str:
     """What fills the context window: its parts, the API's own count, the largest results."""
-    request, window = agent.request(messages), core.model_info(agent.model).window
+    request, window = agent.request(messages), agent.window
     parts = {name: core.estimate_tokens(request.get(name) or "") for name in ("system", "tools", "messages")}
     names = {block["id"]: block["name"] for message in messages for block in core.as_blocks(message["content"])
              if block["type"] == "tool_use"}

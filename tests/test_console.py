@@ -359,7 +359,7 @@ def test_any_width_shows_all_and_no_style_where_none_is_wanted(open_terminal, en
 def test_the_meter_counts_what_the_api_reports(stand_in):
     meter = screen.Meter()
     usage = {"input_tokens": 900, "cache_read_input_tokens": 2000, "cache_creation_input_tokens": 100, "output_tokens": 74}
-    meter.on_reply({"agent": "main", "model": "claude-sonnet-5-5", "usage": usage})
+    meter.on_reply({"agent": "main", "model": "claude-sonnet-5-5", "window": 1_000_000, "usage": usage})
     assert meter.line(meter.turn) == "1 turn · context 3.1k of 1M · in 3k (2k cached) · out 74 · $0.0032"
     assert core.cost("claude-sonnet-5-5", usage) == pytest.approx((900 + 125 + 200) * 2e-6 + 74 * 1e-5)
 

@@ -205,6 +205,44 @@ def test_a_summary_that_fails_changes_nothing_and_says_so(agent, stand_in, event
     assert "nothing was changed" in events[-1]["text"] and not (agent.folder / "memory.md").exists()
 
 
+@pytest.mark.parametrize("fault", ["refusal", "401", "empty"])
+def test_a_summary_that_fails_over_the_limit_cuts_nothing_either(agent, stand_in, events, fault):
+    """B050"""
+    messages = history(*(step(n, name="todo_read", result="x" * 30_000) for n in range(4)))
+    before = copy.deepcopy(messages)
+    stand_in.inject(fault)
+    assert agent.compact(messages) is False and messages == before
+
+
+def test_tokens_that_are_denser_than_the_estimate_leave_a_short_enough_tail(agent):
+    """B048: Chinese has about a token for each character, four times the estimate."""
+    messages = history(*(step(n, result="字" * 300) for n in range(60)))
+    agent.tokens, agent.counted = 4 * core.estimate_tokens(messages), len(messages)
+    assert agent.compact(messages)
+    assert core.estimate_tokens(messages) * 4 < 0.5 * agent.window
+
+
+def test_an_image_in_a_tail_that_is_too_large_is_left_out_and_never_written_as_text(agent):
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 400_000}}
+    messages = history(step(1, result=[{"type": "text", "text": "caption"}, *[image] * 20]))
+    agent.compact(messages)
+    assert "media left out" in contents(messages)[0] and "AAAA" not in str(contents(messages))
+
+
+def test_a_request_with_the_summarys_own_tags_stays_word_for_word():
+    """B051"""
+    asked = "Explain:\n<request>\n<a/>\n</request>"
+    assert latest_request([{"role": "user", "content": asked}]) == asked
+    summary = s06_compact.SUMMARY.format(path="p", summary="s", request=asked)
+    assert latest_request([{"role": "user", "content": summary}]) == asked
+
+
+def test_a_back_end_that_counts_no_prompt_is_compacted_by_estimate(agent):
+    """contracts D: usage may be missing, or count only what was written."""
+    agent.tokens, agent.counted = 0, 3
+    assert agent.size(history(*(step(n) for n in range(8)))) > 20_000
+
+
 def test_a_conversation_far_over_the_window_is_summarised_in_chunks(agent, stand_in):
     """B049"""
     agent.model = "stand-in-20k"
@@ -321,7 +359,7 @@ def test_three_hundred_generated_histories_stay_valid(agent, stand_in):
         messages = generated(chance)
         thinking = [block for m in messages for block in core.as_blocks(m["content"]) if block["type"] == "thinking"]
         agent.tokens = agent.stuck = 0
-        agent.window = chance.choice([6_000, 20_000, 60_000])
+        agent.context_window = chance.choice([6_000, 20_000, 60_000])
         for _ in range(chance.randint(1, 2)):
             micro(messages)
             agent.compact(messages)
