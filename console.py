@@ -369,7 +369,7 @@ def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = 
     except KeyboardInterrupt:
         sys.exit(130)
     except OSError as error:  # whoever read our output has left, or its disk is full
-        if error.errno not in (errno.EPIPE, errno.ENOSPC):
-            raise
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):  # a folder that cannot be written, say
+            sys.exit(f"{session} cannot go on: {error}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1 if error.errno == errno.EPIPE else f"the output could not be written: {error.strerror}")

@@ -167,18 +167,19 @@ class Plan:
 
     def tasks(self) -> list[dict]:
         """The present tasks. A file that holds no plan is set aside and named in a notice."""
-        if self.file is None or not self.file.exists():
+        if self.file is None:
             return self.memory
         try:
             stored = json.loads(self.file.read_bytes())
             if wrong := core.problems(stored, PLAN):
                 raise ValueError(wrong[0])
             return normalise(stored["tasks"])
+        except FileNotFoundError:  # no plan yet, or set aside by another reader
+            return []
         except (core.ToolError, OSError, ValueError, RecursionError) as error:
-            damaged = self.file.with_name(f"{self.file.name}.damaged")
-            self.file.replace(damaged)
-            text = f".agent/{self.file.name} holds no plan ({error}); it is kept as {damaged.name}"
-            core.emit("notice", agent=self.agent, text=text)
+            damaged = f"{self.file.name}.damaged"
+            self.file.replace(self.file.with_name(damaged))
+            core.emit("notice", agent=self.agent, text=f"{self.file.name} holds no plan ({error}); kept as {damaged}")
             return []
 
     def change(self, edit: Callable[[list[dict]], list[dict]]) -> tuple[list[dict], list[dict]]:

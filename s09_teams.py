@@ -77,6 +77,10 @@ def line_of(message: dict) -> bytes:
 
 def sort_lines(data: bytes) -> tuple[list[dict], list[bytes]]:
     """The messages in an inbox, oldest first, and the lines that hold none."""
+    # exercise 9.1: tell messages from damage. A message is an object of JSON whose id, from, type, to, content and
+    # time are text; it may have more. A blank line is neither. What no program of ours has written may be there too.
+    # hint: json.loads takes bytes; errors for a bad half character, a torn line, and ten thousand brackets differ
+    # hint: keep the damaged line as it is, as bytes: somebody will want to look at it
     good, damaged = [], []
     for line in filter(bytes.strip, data.split(b"\n")):
         try:
@@ -214,6 +218,10 @@ class Corresponding(Agent):
 
     def request(self, messages: list[dict]) -> dict:
         """New mail is the newest part of what the model sees. It leaves the inbox when the history holds it."""
+        # exercise 9.2: put what waits into the conversation, as a message of the user, then go on as before. Ctrl-C
+        # may strike between any two steps and the run be continued: nothing may be lost, nothing may come twice.
+        # hint: acknowledged first, mail can be lost; added first, it can come twice, unless you look
+        # hint: ids_in(messages) is what the conversation holds, whoever put it there; render(mail) makes the text
         if mail := self.team.mailbox.receive(self.member, acknowledged=ids_in(messages)):
             self.add(messages, {"role": "user", "content": render(mail)})
             self.team.mailbox.receive(self.member, acknowledged=ids_in(messages))

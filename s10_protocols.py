@@ -138,6 +138,9 @@ class Protocol:
 
     def cycle(self, sender: str, to: str) -> list[str]:
         """Who would wait for whom, from the sender round to itself, if it asked; empty if there is no cycle."""
+        # exercise 10.1: find the circle before it is closed: ["ann", "bob", "ann"] if bob waits for ann already.
+        # hint: each agent waits for one thing at most, so there is one way to walk: self.awaits(agent)
+        # hint: the request is not made yet: begin with the step from sender to `to` yourself. Who asks itself?
         path = [sender, to]
         while path[-1] != sender and (request := self.awaits(path[-1])):
             path.append(request.to)
@@ -280,6 +283,10 @@ class PlanGate(core.Permissions):
 
     def decide(self, tool: core.Tool, given: dict) -> core.Decision:
         """What the rules say, behind the gate."""
+        # exercise 10.2: until a plan is approved, deny all that could change anything, with a reason that names
+        # submit_plan; a tool that somebody invents tomorrow too. Behind the gate the rules in self.inner decide.
+        # hint: a list of what is forbidden is always one too short. What may run? See tool.read_only, and TALKING
+        # hint: core.Decision("deny", why)
         if not (self.approved or tool.read_only or tool.name in TALKING):
             return core.Decision("deny", "no plan of yours is approved; submit_plan, and end your turn to wait for it")
         return self.inner.decide(tool, given)

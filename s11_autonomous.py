@@ -93,6 +93,10 @@ def returned(task: dict, reason: str = "") -> dict:
 
     Without a reason it was only put down, as at the end of the program.
     """
+    # exercise 11.1: a reason is added to `failures` as {"owner", "reason"}; `result` tells them all, as in
+    # "ann: no disk; bob: no key". Every ATTEMPTS-th reason makes the task failed. A pending task has no owner ("").
+    # hint: a task put back by hand after two failures may fail twice more: which numbers of failures end it?
+    # hint: do not change the lists in the task that was given: build new ones with +
     failures = task.get("failures", []) + [{"owner": task["owner"], "reason": reason}] * bool(reason)
     said = "; ".join(f"{one['owner']}: {one['reason']}" for one in failures)
     spent = bool(reason) and len(failures) % ATTEMPTS == 0  # who puts it back by hand gives it as many again
@@ -176,6 +180,10 @@ class Board(TaskGraph):
 
     def _settle(self, task: dict, change: Callable[[dict], dict]) -> bool:
         """Changes a task if the claim by which it was given still holds; says whether it did."""
+        # exercise 11.2: in one locked step, replace the task by change(it) if it is still under the claim in
+        # task["lease"]. It may be another worker's by now, or the same one's once more, or gone.
+        # hint: self.change(decide) gives all tasks to `decide` and stores the one it returns; None stores nothing
+        # hint: an owner's name does not tell two claims apart. What does claimed() give each claim?
         def decide(tasks: dict[str, dict]) -> dict | None:
             now = tasks.get(task["id"])
             return change(now) if now and lease_of(now).get("claim") == task["lease"]["claim"] else None

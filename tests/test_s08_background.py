@@ -312,7 +312,7 @@ def test_always_for_a_command_allows_no_compound_of_it(workspace, stand_in):
 
 @pytest.mark.parametrize("mode", ["ask", "yes"])
 @pytest.mark.parametrize("command, rules", [
-    ("touch made; mkfs.nothing", {}), ("sh -c 'touch made'", {"deny": ["bash(touch *)"]}),
+    ("touch made; mkfs.nothing /dev/nothing", {}), ("sh -c 'touch made'", {"deny": ["bash(touch *)"]}),
     ("touch made", {"deny": ["bash_background"]})])
 def test_what_the_rules_deny_for_bash_never_starts(workspace, stand_in, mode, command, rules):
     agent, questions = asking(workspace, "yes", mode=mode, **rules)
