@@ -272,6 +272,7 @@ class Workspace:
         self.root = Path(root).resolve()
         self.snapshots: dict[Path, list[Snapshot]] = {}
         self.seen: dict[Path, tuple] = {}
+        self.shells: set[Shell] = set()  # commands of bash that run now; another thread may kill them
 
     # paths ------------------------------------------------------------------
 
@@ -326,6 +327,7 @@ class Workspace:
         if not self.root.is_dir():
             raise ToolError(f"bash: the folder {self.root} no longer exists; ask the user to restore it")
         shell = Shell(command, self.root)
+        self.shells.add(shell)
         try:
             in_time = shell.start().exited.wait(min(timeout, 600))
             if not in_time:
@@ -334,6 +336,8 @@ class Workspace:
         except KeyboardInterrupt as stop:
             shell.kill()
             raise Interrupted(shell.output.text()) from stop
+        finally:
+            self.shells.discard(shell)
         if shell.failure:
             raise ToolError(f"bash: could not start the command: {shell.failure}")
         if not in_time:
