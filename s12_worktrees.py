@@ -95,8 +95,9 @@ def free_branch(name: str, branches: list[str]) -> str:
     # all begin with task-NAME. A branch is a file in git: where there is a/b, neither a nor a/b/c can be.
     # hint: "task/t1/more" stands in the way of "task/t1"; "task/t10" does not
     # hint: compare with .casefold(): on many file systems TASK/T1 and task/t1 are one file
-    taken = [f"{branch}/".casefold() for branch in branches]  # many file systems take a and A as one
-    # git keeps branches as files: beside a branch "task" there is no folder for task/NAME
+    taken = [f"{branch}/".casefold() for branch in branches]
+    # many file systems take a and A as one; and git keeps branches as files: beside a branch "task"
+    # there is no folder for task/NAME
     stem = f"task-{name}" if "task/" in taken else f"task/{name}"
     variants = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     return next(new for new in variants if not any(old.startswith(f"{new}/".casefold()) for old in taken))

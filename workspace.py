@@ -18,7 +18,6 @@ import contextlib
 import difflib
 import hashlib
 import os
-import re
 import secrets
 import shutil
 import signal
