@@ -247,7 +247,7 @@ def run(job: dict, tell, scratch: Path) -> dict:
         listener.fail("error", expected="a file that can be imported", got=f"{type(error).__name__}: {error}",
                       line=lines[-1] if lines else None)
     else:
-        code = pytest.main(["-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"),
+        code = pytest.main(["-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-o", "addopts=", "-c", str(ROOT / "pyproject.toml"),
                             f"--rootdir={ROOT}", f"--basetemp={scratch}", *job["tests"]], plugins=[listener])
         if code and not listener.failure:
             listener.failure = broken(f"pytest ended with {code!r}")["failure"]
