@@ -43,10 +43,12 @@ PRIORITIES = ("high", "medium", "low")
 FIELDS = dict.fromkeys(("id", "key", "description", "owner", "result", "created", "updated"), lambda v: type(v) is str)
 FIELDS |= {"status": STATUSES.__contains__, "priority": PRIORITIES.__contains__,
            "depends_on": lambda v: type(v) is list and all(type(name) is str for name in v)}
+EXTRA = {"lease": lambda v: v is None or type(v) is dict, "failures": lambda v: v is None or type(v) is list}  # s11
 MARKS = {"pending": "○", "blocked": "◌", "in_progress": "◐", "done": "●", "failed": "✗"}
 STYLES = {"pending": "", "blocked": "dim", "in_progress": "yellow", "done": "green", "failed": "red"}
-NAMED = 20  # tasks named in one message; more would bury what it says
-TRUSTED = 5.0  # seconds for which the journal alone is believed: someone may edit a file by hand
+# tasks named in one message, more would bury what it says; seconds for which the journal alone is believed, since
+# someone may edit a file by hand
+NAMED, TRUSTED = 20, 5.0
 SYSTEM = ("\nWork of several steps goes into the task graph, each task with what it depends on. Take what task_next "
           "gives, set it to in_progress, do it, and set it to done or failed, with what others must know as result.")
 
@@ -56,7 +58,7 @@ SYSTEM = ("\nWork of several steps goes into the task graph, each task with what
 def parse_task(data: bytes, task_id: str) -> dict:
     """The task that a file holds; ValueError says why it holds none."""
     task = json.loads(data)
-    wrong = [n for n, fits in FIELDS.items() if not fits(task.get(n))] if isinstance(task, dict) else ["all of it"]
+    wrong = [n for n, fits in (FIELDS | EXTRA).items() if not fits(task.get(n))] if isinstance(task, dict) else ["all of it"]
     if wrong or task["id"] != task_id:
         raise ValueError(f"wrong or missing: {', '.join(wrong or ['id'])}")
     return task

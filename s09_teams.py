@@ -23,7 +23,8 @@ Change  request: new mail goes into the conversation before the model sees it. h
         the lead makes it run again. Tools: spawn_teammate, list_teammates, broadcast (lead);
         send_message, read_inbox (everyone).
 Cost    Every member pays for its own system prompt, tools and turns, and what one has learned
-        the others know only from its words. They share the files: give each its own.
+        the others know only from its words. They share the files: give each its own. One lead
+        for a folder: a second program there would read the same inbox.
 Try     spawn_teammate {"name": "ann", "role": "explorer", "prompt": "glob *.py ;; say Seen."} ;; read_inbox
         Then: /team, and: send_message ann :: say I still know it. ;; read_inbox ;; /inbox
 Look for who speaks (name and colour), and the lead's context beside the sum of all.
@@ -45,11 +46,9 @@ import s02_tool_use
 from console import main, short
 from s01_agent_loop import Agent
 
-LEAD = "lead"
-TYPES = ("message", "broadcast", "shutdown_request", "shutdown_response",
-         "plan_approval_request", "plan_approval_response")
+LEAD, TURNS = "lead", 100  # model calls of a teammate for one delivery of mail
+TYPES = *"message broadcast shutdown_request shutdown_response plan_approval_request plan_approval_response".split(),
 NAME = r"(?!(all|main|user)$)[a-z][a-z0-9-]{0,31}"  # lower case: on some file systems Ann and ann are one file
-TURNS = 100  # model calls of a teammate for one delivery of mail
 # seconds: between looks for mail from other processes (within this one a condition wakes); until the lead waits no
 # longer for a team at work; and for threads when the program ends (a model call may take longer)
 POLL, PATIENCE, STOP_WAIT = 0.2, 300, 1.5
@@ -86,7 +85,8 @@ def sort_lines(data: bytes) -> tuple[list[dict], list[bytes]]:
         try:
             message = json.loads(line)
             # it may have more fields; these must be there, and be text
-            good.append(message | {key: message[key] + "" for key in ("id", "from", "type", "to", "content", "time")})
+            mark = {"id": re.fullmatch(r"[\w-]+", message["id"], re.ASCII)[0]}  # else nobody could acknowledge it
+            good.append(mark | message | {key: message[key] + "" for key in ("from", "type", "to", "content", "time")})
         except (ValueError, KeyError, TypeError, RecursionError):
             damaged.append(line)
     return good, damaged
@@ -97,7 +97,7 @@ def render(mail: list[dict]) -> str:
     parts = []
     for message in mail:
         marks = [f"{key}={json.dumps(message[key])}" for key in message if key not in ("to", "content", "time")]
-        content = re.sub(r"<(?=/?(message|inbox)\b)", "&lt;", message["content"], flags=re.IGNORECASE)
+        content = re.sub(r"<(?=/?(message|inbox)\b)", "&lt;", core.sendable(message["content"]), flags=re.I)
         parts.append(f"<message {' '.join(marks)}>\n{content}\n</message>")
     return "\n".join(["<inbox>", *(parts or ["(empty)"]), "</inbox>"])
 
@@ -243,7 +243,8 @@ class Corresponding(Agent):
         """Read mail that came since your last step. It also comes by itself before each step, so to
         wait for mail end your turn: it wakes you.
         """
-        return render(self.team.mailbox.receive(self.member))
+        mail = self.team.mailbox.receive(self.member)  # what is too long to show whole comes before the next step
+        return render([m for n, m in enumerate(mail, 1) if len(render(mail[:n])) < core.OUTPUT_LIMIT - 200])
 
 
 class Teammate(Corresponding):
@@ -317,6 +318,7 @@ class Leading(Corresponding):
     def __init__(self, workspace: core.Workspace, **options):
         super().__init__(workspace, **options)
         self.teammates: dict[str, Teammate] = {}
+        atexit.register(self.dismiss)
         self.grant(*map(core.Tool.of, (self.spawn_teammate, self.list_teammates, self.broadcast)))
 
     def spawn_teammate(self, name: str, role: str, prompt: str) -> str:
@@ -333,7 +335,6 @@ class Leading(Corresponding):
         self.teammates[name] = mate = self.teammate(
             core.Workspace(self.workspace.root), role=role, presence=presence, team=self.team, member=name,
             permissions=self.permissions, model=self.model, max_turns=TURNS, name=f"{self.name}/{name}")
-        atexit.register(self.dismiss)
         mate.thread.start()
         self.team.mailbox.send(self.member, name, prompt)  # its first task comes as any other mail
         return f"{name} works on it"

@@ -31,7 +31,6 @@ Look for the owner and the seconds of a lease on the board. End a worker process
 Builds on s07_task_graph.py, s09_teams.py
 """
 
-import atexit
 import contextlib
 import sys
 import threading
@@ -74,7 +73,7 @@ def lease_of(task: dict) -> dict:
 
 def may_take(task: dict, owner: str, role: str) -> bool:
     """Whether a task is for this worker: of its role or of none, and not one that it has just failed."""
-    return task.get("role", "") in ("", role) and owner not in [one["owner"] for one in task.get("failures", [])[-1:]]
+    return task.get("role", "") in ("", role) and owner not in [one["owner"] for one in (task.get("failures") or [])[-1:]]
 
 
 def choose(tasks: dict[str, dict], owner: str, role: str) -> dict | None:
@@ -203,6 +202,8 @@ class Worker(Teammate):
     def __init__(self, workspace: core.Workspace, board: Board, role: str = ANY, lease: float = LEASE, **options):
         super().__init__(workspace, role=role, **options)
         self.system = WORKER.replace("{member}", self.member).replace("{role}", ROLES.get(role, role))
+        reads = role == "explorer"  # enforced, not only said
+        self.tools = {n: tool for n, tool in self.tools.items() if not reads or tool.read_only or n == "send_message"}
         self.tools = self.tools | core.registry(core.Tool.of(self.give_up, read_only=True))
         self.board, self.role, self.lease, self.idle, self.task, self.tasks = board, role, lease, IDLE, None, {}
         self.lost, self.leaving, self.gave_up = threading.Event(), "", ""
@@ -263,7 +264,7 @@ class Worker(Teammate):
             return text, self.gave_up or ("" if self.stop == "end_turn" else f"its run did not end well: {self.stop}")
         except Exception as error:  # whatever it is, it must not end one worker after the other
             # a model was asked for again and again; the next task would fail in the same way
-            self.leaving = "it has no model" * isinstance(error, core.ModelError) or self.leaving
+            self.leaving = "it has no model" * (isinstance(error, core.ModelError) and not error.too_long) or self.leaving
             return "", f"{type(error).__name__}: {error}"
 
     def request(self, messages: list[dict]) -> dict:
@@ -361,7 +362,6 @@ class Working(Leading, TaskKeeping):
             taken = {*self.teammates, *self.team.living()}  # no name twice: who failed before is somebody else
             name = next(new for number in range(1, 1_000) if (new := f"worker-{number}") not in taken)
             self.teammates[name] = self.hire(name, role)
-            atexit.register(self.dismiss)
             self.teammates[name].thread.start()
         return self.list_teammates()
 

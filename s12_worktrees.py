@@ -18,7 +18,8 @@ Change  No step of Agent for the lead: five tools. A Worker checks in run_tool w
         stopped, because Ctrl-C strikes only the main thread.
 Cost    A full checkout for each task, and as many conversations at once as --parallel allows. A
         worktree starts from the last commit: without your uncommitted changes, ignored files,
-        installed packages, submodules. bash can leave any folder: that is why it asks.
+        installed packages, submodules. bash can leave any folder: that is why it asks. A git that
+        works for long (a slow filter) is waited for, also at the end of the program.
 Try     In a git repository with a commit:
         run_in_worktrees {"tasks": ["write a.txt :: one", "write a.txt :: two"]} ;; worktree_list
 Look for the line that begins with Overlap; and your own tree, in which nothing has changed. The
@@ -107,7 +108,7 @@ def parse_worktrees(output: str, home: Path) -> list[Worktree]:
     """The worktrees in a folder, from `git worktree list --porcelain -z`."""
     items = [dict(line.partition(" ")[::2] for line in item.split("\0")) for item in output.split("\0\0") if item]
     return [Worktree(path.name, path, item.get("branch", "").removeprefix("refs/heads/"), item["HEAD"])
-            for item in items if (path := Path(item["worktree"])).parent == home]
+            for item in items if (path := Path(item["worktree"])).parent == home and item["HEAD"].strip("0")]
 
 
 def uncommitted(status: str) -> str:
@@ -151,7 +152,7 @@ def git(tree: Path, *arguments: str, codes: tuple | None = (0,), look_up: bool =
 
 def commit(tree: Path, *arguments: str) -> str:
     """A git command that makes a commit, with an author even where none is configured."""
-    unset = [f"{key}={value}" for key, value in NOBODY.items() if not git(tree, "config", key, codes=None)]
+    unset = [f"{key}={value}" for key, value in NOBODY.items() if not git(tree, "config", key, codes=None).strip()]
     return git(tree, *(word for setting in unset for word in ("-c", setting)), *arguments)
 
 
@@ -192,6 +193,7 @@ class Repository:
 
     def held(self, tree: Path) -> str:
         """What a tree holds that is in no commit, in words."""
+        git(tree, "update-index", "--really-refresh", codes=(0, 1))  # also what was marked as never changing
         return uncommitted(git(tree, "status", "--porcelain", "-z", "--no-renames", "-uall", "--ignored"))
 
     def save(self, worktree: Worktree, message: str) -> None:
@@ -202,8 +204,8 @@ class Repository:
         # hint: an agent may stage one text and write another; `git add --all` first would lose the staged one
         if not is_own(worktree.name, here := git(worktree.path, "branch", "--show-current").strip()):
             raise core.ToolError(f"not committed: {worktree.path} is on {here or 'no branch'} instead of its own")
-        for step in (("status",), ("add", "--all")):  # what is staged goes first: it may differ from what lies there now
-            git(worktree.path, *step)
+        for step in (("update-index", "--really-refresh"), ("add", "--all")):  # what is staged goes first: it
+            git(worktree.path, *step, codes=(0, 1))  # may differ from what lies there now
             if git(worktree.path, "diff", "--cached", "--name-only"):
                 commit(worktree.path, "commit", "-m", message)
 

@@ -105,6 +105,8 @@ class Shell:
         environment = {k: v for k, v in os.environ.items() if k not in SECRET_VARIABLES} | NEUTRAL
         try:
             Shell.living.add(self)
+            if not threading.main_thread().is_alive():  # the program ends; end_shells may be over
+                raise RuntimeError("the program is ending")
             atexit.unregister(end_shells)
             atexit.register(end_shells)
             self.process = subprocess.Popen(

@@ -240,8 +240,8 @@ def test_ctrl_c_at_fifty_random_instants_leaves_no_broken_rule_and_no_process(wo
         agent = Agent(workspace, ALLOWED)
         messages = prompt("bash sleep 0.0137 ++ bash sleep 0.0138 ;; bash sleep 0.0139; sleep 71.25 ;; say Done.")
         timer = threading.Timer(chance.uniform(0, 0.12), os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         try:
+            timer.start()
             agent.run(messages)
             pytest.fail("the long command was not interrupted")
         except KeyboardInterrupt:
