@@ -503,3 +503,11 @@ def test_the_drawing_bears_markup_deep_chains_and_a_lost_dependency(agent):
     (agent.graph.folder / "t1.json").unlink()
     text = shown(show_tasks(agent, [], ""))
     assert "149 tasks" in text and text.count("[red]x[/red]") == 149
+
+
+@pytest.mark.parametrize("field, value", [("lease", "soon"), ("failures", None), ("failures", "abc")])
+def test_a_damaged_field_of_a_later_session_is_recognised(field, value):
+    """B059: one hand-edited file must not stop every worker (s11)."""
+    stored = json.dumps(task("t1") | {field: value}).encode()
+    assert value is None or pytest.raises(ValueError, parse_task, stored, "t1")
+

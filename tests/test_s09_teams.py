@@ -618,3 +618,25 @@ def test_the_demo_shows_a_lead_with_a_small_conversation(workspace, stand_in):
         sizes.append((core.estimate_tokens(messages), step["after"](agent, messages)))
     assert sizes[1][0] < sizes[0][0] / 4 and "in all 4" in sizes[1][1]
     assert (workspace.root / "stock.txt").read_text() == "1\n2\n"
+
+
+@pytest.mark.parametrize("identity", ["note.1", "", "ä", "a b"])
+def test_a_line_whose_id_could_not_be_acknowledged_is_damaged(identity):
+    """B071: it would be delivered for ever."""
+    line = {"id": identity, "from": "me", "type": "message", "to": "ann", "content": "x", "time": "t"}
+    assert sort_lines(json.dumps(line).encode()) == ([], [json.dumps(line).encode()])
+
+
+def test_mail_too_long_for_one_result_is_not_acknowledged_by_looking(lead):
+    """What read_inbox cannot show whole comes with the next step, whole."""
+    for number in range(3):
+        lead.team.mailbox.send("ann", "lead", f"BEGIN{number} {'x' * 20_000} END{number}")
+    shown = lead.read_inbox()
+    assert len(shown) < core.OUTPUT_LIMIT and shown.count("BEGIN") == shown.count("END") == 1
+
+
+def test_half_a_character_in_mail_can_be_sent(lead):
+    """I1"""
+    lead.team.mailbox.send("ann", "lead", "x\ud800")
+    assert "x?" in lead.read_inbox()
+

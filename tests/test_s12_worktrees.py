@@ -790,3 +790,21 @@ def test_no_commit_and_no_content_is_lost_in_any_state(seed, lead, repository, t
         except core.ToolError:
             pass
         assert not before - treasures(tree), step
+
+
+def test_a_change_that_git_was_told_to_overlook_is_committed(repository):
+    """B082: status alone would call the tree clean, and it would be removed."""
+    made = repository.create("t1")
+    tracked = run(made.path, "ls-files").split()[0]
+    run(made.path, "update-index", "--assume-unchanged", tracked)
+    (made.path / tracked).write_text("PRECIOUS")
+    assert repository.held(made.path)
+    repository.save(made, "work")
+    assert run(made.path, "show", f"HEAD:{tracked}").strip() == "PRECIOUS"
+
+
+def test_a_worktree_on_an_orphan_branch_hides_no_other(repository):
+    repository.create("t1")
+    run(repository.create("t2").path, "checkout", "-q", "--orphan", "alone")
+    assert "t1" in [worktree.name for worktree in repository.worktrees()]
+
