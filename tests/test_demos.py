@@ -10,26 +10,34 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SESSIONS = sorted(ROOT.glob("s[0-9][0-9]_*.py"))
-TOGETHER = 2  # demonstrations played at once
+PLAYER = Path(__file__).with_name("player.py")
 
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory):
-    """Plays all demonstrations, some at a time; returns {session: (process, output, folder)}."""
-    done, running = {}, []
-    for script in [*SESSIONS, *[None] * TOGETHER]:
-        if script is None or len(running) == TOGETHER:
-            name, process, folder = running.pop(0)
-            done[name] = (process, process.communicate(timeout=60)[0], folder)
-        if script:
-            folder = tmp_path_factory.mktemp(script.stem)
-            (folder / "here").mkdir()
-            environment = {**os.environ, "OFFLINE_LOG": str(folder / "requests.jsonl"), "HOME": str(folder)}
-            process = subprocess.Popen(
-                [sys.executable, script, "--demo", "--trace", folder / "trace.jsonl"], cwd=folder / "here", text=True,
-                encoding="utf-8", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
-            running.append((script.stem, process, folder))
-    return done
+    """Plays all demonstrations; returns {session: (exit code, output, folder)}."""
+    folders = {script.stem: tmp_path_factory.mktemp(script.stem) for script in SESSIONS}
+    jobs = []
+    for script in SESSIONS:
+        folder = folders[script.stem]
+        (folder / "here").mkdir()
+        environment = {"OFFLINE_LOG": str(folder / "requests.jsonl"), "HOME": str(folder)}
+        jobs.append({"script": str(script), "arguments": ["--demo", "--trace", str(folder / "trace.jsonl")],
+                     "folder": str(folder / "here"), "environment": environment, "output": str(folder / "output")})
+    if not hasattr(os, "fork"):
+        codes = {job["script"]: play(job) for job in jobs}
+    else:
+        done = subprocess.run([sys.executable, PLAYER], input=json.dumps(jobs), capture_output=True, text=True, timeout=120)
+        codes = json.loads(done.stdout)
+    return {script.stem: (codes[str(script)], (folders[script.stem] / "output").read_text("utf-8"), folders[script.stem])
+            for script in SESSIONS}
+
+
+def play(job):
+    """One demonstration as a process of its own, where there is no fork."""
+    with open(job["output"], "wb") as output:
+        return subprocess.run([sys.executable, job["script"], *job["arguments"]], cwd=job["folder"], stdout=output,
+                              stderr=subprocess.STDOUT, env={**os.environ, **job["environment"]}, timeout=60).returncode
 
 
 def lines(path):
@@ -38,9 +46,9 @@ def lines(path):
 
 @pytest.mark.parametrize("session", [script.stem for script in SESSIONS])
 def test_the_demo_plays_explains_itself_and_leaves_nothing(played, session):
-    process, output, folder = played[session]
+    code, output, folder = played[session]
     demo = __import__(session).DEMO
-    assert process.returncode == 0 and "Traceback" not in output, output
+    assert code == 0 and "Traceback" not in output, output
     assert all(step["note"] in output for step in demo)
     assert list((folder / "here").iterdir()) == []
 

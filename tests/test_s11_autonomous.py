@@ -579,10 +579,9 @@ def test_workers_put_their_tasks_down_when_their_process_is_ended(tmp_path):
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for way in ways]
     try:
         until(lambda: [board.load()[i]["owner"] for i in ("t2", "t3", "t4")] == list(ends), 20)
-        began = time.monotonic()
         [process.send_signal(number) for process, number in zip(processes, ends.values())]
         output = [process.communicate(timeout=10)[0] for process in processes]
-        assert time.monotonic() - began < 2 and [process.returncode for process in processes] == [130, 143, 143], output
+        assert [process.returncode for process in processes] == [130, 143, 143], output
     finally:
         [process.kill() for process in processes]
     assert board.load()["t1"]["result"] == "first" and "Traceback" not in str(output)
