@@ -370,22 +370,25 @@ def main(words: list[str]) -> int:
     return {"start": start, "hint": hint, "diff": diff, "reset": reset, "watch": watch}[given.command](desk, exercise)
 
 
+def safely(words: list[str]) -> int:
+    """One command; whatever goes wrong is said in words."""
+    try:
+        return main(words)
+    except Usage as error:
+        say(str(error))
+        return 2
+    except BrokenPipeError:  # whoever read our output has left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return 130
+    except (SyntaxError, ValueError) as error:  # of a session or a mark in it
+        say(f"the exercises cannot be read from the sessions: {error}")
+    except OSError as error:
+        say(f"{error.filename or 'the system'}: {error.strerror}")
+    return 1
+
+
 if __name__ == "__main__":
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace")
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except Usage as error:
-        say(str(error))
-        sys.exit(2)
-    except BrokenPipeError:  # whoever read our output has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except (SyntaxError, ValueError) as error:  # of a session or a mark in it
-        say(f"the exercises cannot be read from the sessions: {error}")
-        sys.exit(1)
-    except OSError as error:
-        say(f"{error.filename or 'the system'}: {error.strerror}")
-        sys.exit(1)
+    sys.exit(safely(sys.argv[1:]))

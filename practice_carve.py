@@ -5,6 +5,7 @@
 """
 
 import ast
+import functools
 import re
 import textwrap
 from dataclasses import dataclass
@@ -83,6 +84,7 @@ def mark_end(lines: list[str], start: int) -> int:
     return end
 
 
+@functools.cache  # parsing a session takes longer than all the rest
 def functions(source: str) -> dict[str, ast.FunctionDef]:
     """The functions and methods of a module by their qualified names, without those inside functions."""
     found = {}

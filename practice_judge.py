@@ -21,7 +21,32 @@ from practice_table import ASKED
 
 SECONDS = 10  # for one test; the slowest that is used takes less than one, importing the SDK three
 PATIENCE = 60  # seconds for one test of `verify`, and for a demonstration: the machine may be busy
-AT_ONCE = 2  # processes of `verify`
+OPTIONS = ["-x", "-q", "--tb=native", "-p", "no:cacheprovider",
+           "-p", "no:unraisableexception",  # it collects garbage ten times for each job
+           "-o", "addopts=",  # those of pyproject.toml start more processes
+           "-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}"]
+MANY = 4  # jobs: with more it pays to import the SDK first, and to compile tests and sessions once
+SHARE = """import gc, os, runpy, sys
+import anthropic, pytest, rich.console, rich.markdown
+gc.freeze()  # none of this will ever be garbage
+del sys.argv[0]
+sys.path[0] = os.path.dirname(sys.argv[0])
+sys.pycache_prefix, sys.dont_write_bytecode = os.path.join(os.path.dirname(sys.argv[1]), "compiled"), False
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+PLAY = """import os, runpy, sys
+import anthropic, rich.console, rich.markdown
+root, *sessions = sys.argv[1:]
+sys.path[0], children = root, []
+for session in sessions:
+    if len(sessions) > 1 and (child := os.fork()):  # each with its own memory, and the SDK imported once
+        children.append(child)
+        continue
+    sys.argv = [os.path.join(root, session + ".py"), "--demo", "--trace", session]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    sys.exit()
+sys.exit(max([abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) for child in children]))
+"""
 
 
 def judge(exercise: Exercise, path: Path) -> dict:
@@ -52,10 +77,14 @@ def judge_answer(exercise: Exercise, path: Path) -> dict:
 
 def trace(session: str) -> list[dict]:
     """The events of the session's demonstration, played by the stand-in."""
+    return traces([session])[session]
+
+
+def traces(sessions: list[str]) -> dict[str, list[dict]]:
+    """The events of each session's demonstration; several are played at once, which needs POSIX."""
     offline = {name: value for name, value in os.environ.items() if not name.startswith(("ANTHROPIC_", "MODEL_"))}
     with tempfile.TemporaryDirectory(prefix="practice-", ignore_cleanup_errors=True) as folder:
-        file = Path(folder) / "trace.jsonl"
-        command = [sys.executable, str(ROOT / f"{session}.py"), "--demo", "--trace", str(file)]
+        command = [sys.executable, "-c", PLAY, str(ROOT), *sessions]
         try:
             done = subprocess.run(command, cwd=folder, env=offline, stdin=subprocess.DEVNULL, capture_output=True,
                                   text=True, errors="replace", timeout=PATIENCE, check=False)
@@ -63,12 +92,14 @@ def trace(session: str) -> list[dict]:
             raise RuntimeError(f"no end within {PATIENCE} seconds") from error
         if done.returncode:
             raise RuntimeError((done.stderr or done.stdout).strip()[-300:])
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        return {session: [json.loads(line) for line in (Path(folder) / session).read_text("utf-8").splitlines()]
+                for session in sessions}
 
 
 def job(exercise: Exercise, path: Path, seconds: int = SECONDS) -> dict:
     """What practice_check needs to know."""
     return {"module": exercise.session, "path": str(path.resolve()), "function": exercise.function, "limit": seconds,
+            "options": OPTIONS,
             "tests": [f"tests/test_{exercise.session}.py::test_{name}" for name in exercise.tests]}
 
 
@@ -79,9 +110,11 @@ def check(jobs: list[dict]) -> list[dict]:
         asked.write_text(json.dumps(jobs), encoding="utf-8")
         told.touch()
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        first = ["-c", SHARE] if len(jobs) > MANY else []
         with said.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-X", "utf8", practice_probe.__file__, asked, told], cwd=ROOT, start_new_session=True,
+                [sys.executable, "-X", "utf8", *first, practice_probe.__file__, asked, told],
+                cwd=ROOT, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
                 env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
             try:
@@ -109,13 +142,9 @@ def kill(process: subprocess.Popen) -> None:
 
 def verify(found: list[Exercise]) -> list[str]:
     """What is wrong with the exercises: what is given must fail by a judgement, the originals must pass."""
-    problems, sessions = complaints(found), sorted({one.session for one in found})
-    parts = [[one for one in found if one.session in sessions[n::AT_ONCE]] for n in range(AT_ONCE)]
-    asked = sorted({one.session for one in found if one.kind == "predict"})
-    with tempfile.TemporaryDirectory(prefix="practice-") as folder, ThreadPoolExecutor(AT_ONCE) as pool:
-        work = [pool.submit(prove, part, Path(folder)) for part in parts]
-        work += [pool.submit(answered, session, found) for session in asked]
-        return problems + [problem for done in work for problem in done.result()]
+    with tempfile.TemporaryDirectory(prefix="practice-") as folder, ThreadPoolExecutor() as pool:
+        work = [pool.submit(answered, found), pool.submit(prove, found, Path(folder))]
+        return complaints(found) + [problem for done in work for problem in done.result()]
 
 
 def complaints(found: list[Exercise]) -> list[str]:
@@ -159,11 +188,20 @@ def prove(found: list[Exercise], folder: Path) -> list[str]:
     return problems
 
 
-def answered(session: str, found: list[Exercise]) -> list[str]:
-    """What is wrong with the questions on a session's demonstration."""
+def answered(found: list[Exercise]) -> list[str]:
+    """What is wrong with the questions on the sessions' demonstrations."""
+    asked, problems, played = [one for one in found if one.kind == "predict"], [], {}
+    sessions = sorted({one.session for one in asked})
     try:
-        events = trace(session)
-        return [f"{one.number}: the trace gives no answer" for one in found
-                if (one.session, one.kind) == (session, "predict") and not ASKED[one.number].answer(events).strip()]
-    except (RuntimeError, LookupError) as error:
-        return [f"{session}: its questions cannot be answered from the trace: {error!r}"]
+        if hasattr(os, "fork"):
+            played = traces(sessions)
+    except (RuntimeError, OSError):
+        pass  # one of them fails: which one?
+    for session in sessions:
+        try:
+            events = played.get(session) or trace(session)
+            problems += [f"{one.number}: the trace gives no answer" for one in asked
+                         if one.session == session and not ASKED[one.number].answer(events).strip()]
+        except (RuntimeError, LookupError, OSError) as error:
+            problems.append(f"{session}: its questions cannot be answered from the trace: {error!r}")
+    return problems

@@ -1,8 +1,8 @@
 """practice_probe · the process that runs a session's tests against another version of the session
 
 It is started by practice_judge with two files: the jobs, and where their outcomes go. A job is
-{module, path, function, tests, limit}: the file `path` stands in for the session `module`, `tests` are
-node ids, `function` is what the learner writes, or "". An outcome is
+{module, path, function, tests, options, limit}: the file `path` stands in for the session `module`, `tests` are
+node ids, `options` those of pytest, `function` is what the learner writes, or "". An outcome is
 
     {"passed": 2, "failure": {"kind": "wrong", "behaviour": ..., "expected": ..., "got": ..., ...} or None}
 
@@ -12,8 +12,6 @@ from the learner's code), syntax, endless, and broken (the tests themselves coul
 
 import ast
 import functools
-import gc
-import importlib
 import json
 import operator
 import os
@@ -29,9 +27,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 BYTES = 4 << 30  # of memory: an endless loop that fills a list must not take the learner's machine with it
 SHOWN = 400  # characters of a value
-PYTEST = ["-x", "-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:unraisableexception",  # it collects garbage, slowly
-          "-o", "addopts=",  # those of pyproject.toml start more processes
-          "-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}"]
 TRUE = {"==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
         "is": operator.is_, "is not": operator.is_not, "in": lambda a, b: a in b, "not in": lambda a, b: a not in b}
 
@@ -252,21 +247,12 @@ def run(job: dict, tell, scratch: Path) -> dict:
         listener.fail("error", expected="a file that can be imported", got=f"{type(error).__name__}: {error}",
                       line=lines[-1] if lines else None)
     else:
-        code = pytest.main([*PYTEST, f"--basetemp={scratch}", *job["tests"]], plugins=[listener])
+        code = pytest.main([*job["options"], f"--basetemp={scratch}", *job["tests"]], plugins=[listener])
         if code and not listener.failure:
             listener.failure = broken(f"pytest ended with {code!r}")["failure"]
     finally:
         listener.stop()
     return {"passed": listener.passed, "failure": listener.failure}
-
-
-def share(folder: Path) -> None:
-    """Lets many jobs share what costs each of them most: importing the SDK, and compiling the tests."""
-    for name in ("anthropic", "pytest", "rich.console", "rich.markdown"):
-        importlib.import_module(name)
-    gc.freeze()  # none of this will ever be garbage
-    if sys.dont_write_bytecode:  # beside the sources nothing is written then, but in our folder
-        sys.pycache_prefix, sys.dont_write_bytecode = str(folder), False
 
 
 def main(asked: str, told: str) -> None:
@@ -282,10 +268,7 @@ def main(asked: str, told: str) -> None:
         with open(told, "a", encoding="utf-8") as file:
             file.write(json.dumps(outcome) + "\n")
 
-    jobs = json.loads(Path(asked).read_text(encoding="utf-8"))
-    if len(jobs) > 1:
-        share(Path(told).with_name("compiled"))
-    for number, job in enumerate(jobs):
+    for number, job in enumerate(json.loads(Path(asked).read_text(encoding="utf-8"))):
         tell(run(job, tell, Path(told).with_name(f"scratch-{number}")))
 
 

@@ -1,6 +1,7 @@
 """Exercises: what is given fails, any right solution passes, and a learner reads plain words whatever happens."""
 
 import ast
+import io
 import json
 import os
 import re
@@ -8,12 +9,15 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
 import practice_carve
+import practice_judge
 import practice_table
+from practice import safely
 from practice_carve import Exercise, carved, exercises, functions
 from practice_judge import check, complaints, job, prove
 
@@ -30,8 +34,22 @@ def started(folder, *words):
 
 
 def practice(folder, *words):
-    """Exit code and output of a command; a learner never sees a traceback."""
-    process = started(folder, *words)
+    """Exit code and output of a command, in this process; a learner never sees a traceback."""
+    output = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(output):
+        patch.setenv("COLUMNS", "80")
+        patch.setenv("NO_COLOR", "1")
+        patch.chdir(folder.parent)
+        try:
+            code = safely(["--folder", str(folder), *words])
+        except SystemExit as end:  # of argparse
+            code = end.code
+    assert "Traceback" not in output.getvalue()
+    return code, output.getvalue()
+
+
+def ended(process):
+    """Exit code and output of a process."""
     output = process.communicate(timeout=60)[0]
     assert "Traceback" not in output
     return process.returncode, output
@@ -62,8 +80,18 @@ return {name: best[name] for name in sorted(best)}, hidden"""
 UNSORTED = RIGHT.replace("for name in sorted(best)", "for name in best")
 
 
-def test_every_exercise_proves_itself(folder):
+@pytest.fixture(scope="module")
+def demos():
+    """The events of each demonstration that is asked about: one real run for every test."""
+    sessions = sorted({asked.session for asked in practice_table.ASKED.values()})
+    if hasattr(os, "fork"):
+        return practice_judge.traces(sessions)
+    return {session: practice_judge.trace(session) for session in sessions}
+
+
+def test_every_exercise_proves_itself(folder, monkeypatch, demos):
     """What is given fails by a judgement, every original passes, every bug is caught, every question has an answer."""
+    monkeypatch.setattr(practice_judge, "traces", lambda sessions: {name: demos[name] for name in sessions})
     code, output = practice(folder, "verify")
     assert code == 0, output
     assert f"{len(ALL)} exercises, 0 problems" in output
@@ -127,7 +155,7 @@ def test_verify_names_a_file_that_passes_as_it_is_given_and_tests_that_do_not_ex
 
 
 def test_the_first_look_says_what_there_is_and_where_to_begin(folder):
-    code, output = practice(folder)
+    code, output = ended(started(folder))
     assert code == 0 and f"0 of {len(ALL)} exercises solved" in output and "python practice.py start 1.1" in output
     assert all(f"{number} ·" in output for number in ALL) and not folder.exists()
 
@@ -225,12 +253,12 @@ def test_nothing_that_was_written_gets_lost(folder):
     assert old.read_text(encoding="utf-8") == own and TODO.search(file.read_text(encoding="utf-8"))
 
 
-def test_a_prediction_is_compared_with_a_run(folder, tmp_path):
+def test_a_prediction_is_compared_with_a_run(folder, tmp_path, monkeypatch, demos):
     other = tmp_path / "other"
-    right, wrong = started(folder, "check", "1.4", "It holds 7."), started(other, "check", "1.4", "8")
-    said = [process.communicate(timeout=60)[0] for process in (right, wrong)]
-    assert right.returncode == 0 and "✓ right" in said[0]
-    assert wrong.returncode == 1 and "you said  8" in said[1] and "7" not in said[1].replace("python3.", "")
+    monkeypatch.setattr(practice_judge, "traces", lambda sessions: {name: demos[name] for name in sessions})
+    right, wrong = practice(folder, "check", "1.4", "It holds 7."), practice(other, "check", "1.4", "8")
+    assert right[0] == 0 and "✓ right" in right[1]
+    assert wrong[0] == 1 and "you said  8" in wrong[1] and "7" not in wrong[1].replace("python3.", "")
     assert (folder / "1.4.txt").read_text().endswith("answer: It holds 7.\n")
 
 
@@ -275,7 +303,7 @@ def test_watch_judges_at_each_save_and_ends_with_success_or_ctrl_c(folder):
     solved.write_text(file.read_text(encoding="utf-8").replace("for name in best}", "for name in sorted(best)}"), encoding="utf-8")
     solved.replace(file)
     assert any("✓ right" in line for line in read) and process.wait(20) == 0
-    solve(folder, "5.2", "return ''")
+    solve(folder, "5.2", "return (")  # no Python: judged at once
     process = started(folder, "watch")
     assert any("Ctrl-C ends" in line for line in iter(process.stdout.readline, ""))
     process.send_signal(signal.SIGINT)
@@ -284,7 +312,7 @@ def test_watch_judges_at_each_save_and_ends_with_success_or_ctrl_c(folder):
 
 def test_run_plays_the_learners_file_as_the_session(folder, monkeypatch):
     practice(folder, "start", "2.1")
-    code, output = practice(folder, "run", "2.1", "--help")
+    code, output = ended(started(folder, "run", "2.1", "--help"))
     assert code == 0 and "s02 · tool use" in output
 
 
