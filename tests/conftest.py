@@ -8,6 +8,7 @@ import pytest
 import core
 import offline
 
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
 SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_"))] + ["MODEL_ID", "NO_COLOR"]
 
 
