@@ -238,8 +238,9 @@ def details(given: dict) -> str:
 
 def context_report(agent, messages: list[dict], reported: int) -> str:
     """What fills the context window: its parts, the API's own count, the largest results."""
-    request, window = agent.request(messages), agent.window
-    parts = {name: core.estimate_tokens(request.get(name) or "") for name in ("system", "tools", "messages")}
+    window = agent.window  # the parts are looked at one by one: agent.request may compact, or take in mail
+    seen = {"system": agent.system, "tools": [tool.definition() for tool in agent.tools.values()], "messages": messages}
+    parts = {name: core.estimate_tokens(part) for name, part in seen.items()}
     names = {block["id"]: block["name"] for message in messages for block in core.as_blocks(message["content"])
              if block["type"] == "tool_use"}
     results = sorted(((core.estimate_tokens(block), names.get(block["tool_use_id"], "?"))

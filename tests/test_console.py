@@ -18,6 +18,7 @@ import console
 import core
 import screen
 from s01_agent_loop import Agent
+from s06_compact import Compacting
 
 ROOT = Path(__file__).resolve().parent.parent
 S01 = ROOT / "s01_agent_loop.py"
@@ -368,6 +369,15 @@ def test_the_meter_counts_what_the_api_reports(stand_in):
                                           (200_000, "200k"), (999_600, "1M"), (1_250_000, "1.2M")])
 def test_short_counts(number, text):
     assert screen.short(number) == text
+
+
+def test_looking_at_the_context_changes_nothing(workspace, stand_in):
+    """/context must not shorten a full conversation, nor ask the model for a summary."""
+    agent = Compacting(workspace, context_window=2_000)
+    messages = [{"role": role, "content": "words " * 2_000} for role in ("user", "assistant", "user")]
+    before = json.dumps(messages)
+    assert "3 messages" in screen.context_report(agent, messages, 0)
+    assert json.dumps(messages) == before and stand_in.requests == []
 
 
 def test_a_fault_in_rendering_loses_nothing(workspace, stand_in):
