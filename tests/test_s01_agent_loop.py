@@ -6,7 +6,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -16,23 +15,13 @@ import pytest
 import core
 import offline
 from s01_agent_loop import DEMO, REPEATS, Agent
+from talk import accepted, interrupted_at, results
 
 ALLOWED = core.Permissions(mode="yes")
 
 
 def prompt(text):
     return [{"role": "user", "content": text}]
-
-
-def accepted(agent, messages):
-    """Sends the conversation with one more prompt to the strict stand-in; a broken rule raises."""
-    request = agent.request([*messages, {"role": "user", "content": "say still valid"}])
-    return core.plain_reply(core.client().messages.create(**request))["content"] != []
-
-
-def results(messages):
-    return [block for message in messages if message["role"] == "user"
-            for block in core.as_blocks(message["content"]) if block["type"] == "tool_result"]
 
 
 @pytest.fixture
@@ -207,26 +196,10 @@ def test_ctrl_c_at_every_line_of_the_loop_leaves_a_valid_conversation(workspace,
     while not completed:
         line += 1
         agent, messages = Agent(workspace, ALLOWED, core.registry(tool)), prompt("note 1 ++ note 2 ;; say Done.")
-        seen = 0
-
-        def interrupt(frame, event, argument):
-            nonlocal seen
-            if frame.f_code.co_filename.endswith("s01_agent_loop.py"):
-                seen += event == "line"
-                if seen == line and event == "line":
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-                return interrupt
-            return None
-
-        sys.settrace(interrupt)
-        try:
+        with interrupted_at(line, "s01_agent_loop.py") as whole:
             agent.run(messages)
-            completed = True
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
+            whole.append(True)
+        completed = bool(whole)
         assert accepted(agent, messages), f"interrupted at line event {line}"
     assert line > 40
 

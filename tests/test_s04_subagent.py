@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -23,6 +22,7 @@ from s04_subagent import (
     last_words,
     report,
 )
+from talk import accepted, interrupted_at, results
 
 ALLOWED = core.Permissions(mode="yes")
 
@@ -36,17 +36,6 @@ def played(agent, script):
     messages = [{"role": "user", "content": script}]
     agent.run(messages)
     return messages
-
-
-def results(messages):
-    return [block for message in messages if message["role"] == "user"
-            for block in core.as_blocks(message["content"]) if block["type"] == "tool_result"]
-
-
-def accepted(agent, messages):
-    """Sends the conversation with one more prompt to the strict stand-in; a broken rule raises."""
-    request = agent.request([*messages, {"role": "user", "content": "say still valid"}])
-    return core.plain_reply(core.client().messages.create(**request))["content"] != []
 
 
 @pytest.fixture
@@ -259,26 +248,11 @@ def test_ctrl_c_at_every_line_of_this_session_leaves_a_valid_conversation(agent)
     line, completed = 0, False
     while not completed:
         line += 1
-        messages, left = [{"role": "user", "content": spawn("bash true ;; say Hello.")}], line
-
-        def interrupt(frame, event, argument):
-            nonlocal left
-            if frame.f_code.co_filename.endswith("s04_subagent.py"):
-                left -= event == "line"
-                if left == 0 and event == "line":
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-                return interrupt
-            return None
-
-        sys.settrace(interrupt)
-        try:
+        messages = [{"role": "user", "content": spawn("bash true ;; say Hello.")}]
+        with interrupted_at(line, "s04_subagent.py") as whole:
             agent.run(messages)
-            completed = True
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(None)
+            whole.append(True)
+        completed = bool(whole)
         assert accepted(agent, messages)
     assert line > 25
 

@@ -31,6 +31,7 @@ from s09_teams import (
     show_team,
     sort_lines,
 )
+from talk import accepted, results
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = core.Permissions(mode="yes")
@@ -60,17 +61,6 @@ def contents(mail):
 def texts(messages):
     """What was said to a model, as one text."""
     return "\n".join(core.text_of(message["content"]) for message in messages if message["role"] == "user")
-
-
-def results(messages):
-    return [block for message in messages if message["role"] == "user"
-            for block in core.as_blocks(message["content"]) if block["type"] == "tool_result"]
-
-
-def accepted(agent, messages):
-    """Sends the conversation with one more prompt to the strict stand-in; a broken rule raises."""
-    request = agent.request([*messages, {"role": "user", "content": "say still valid"}])
-    return core.plain_reply(core.client().messages.create(**request))["content"] != []
 
 
 def played(agent, script, messages=None):
