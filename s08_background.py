@@ -157,13 +157,13 @@ class LoggedOutput(core.HeadTail):
         super().__init__()
         self.log, self.room = log, LOG_LIMIT
 
-    def add(self, chunk: bytes) -> None:
+    def add(self, chunk: bytes | memoryview) -> None:
         if self.room >= 0:
-            self.write(chunk if len(chunk) <= self.room else chunk[:self.room] + CAPPED)
+            self.write(chunk if len(chunk) <= self.room else bytes(chunk[:self.room]) + CAPPED)
             self.room -= len(chunk)
         super().add(chunk)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Appends to the log. A full disk ends the log and not the job, which an unread pipe would block."""
         with contextlib.suppress(OSError), open(self.log, "ab") as file:
             file.write(data)

@@ -48,7 +48,8 @@ class Interrupted(KeyboardInterrupt):
 
 GRACE = 0.2  # seconds to wait for more output when the shell has ended and a child of it lives on
 DRAIN = 2  # seconds when none does: the rest is on its way, unless a child left the process group
-CHUNK = 1 << 18  # bytes of a pipe and of one read; Linux's own 64 KB make `cat` of a large file twice as slow
+CHUNK = 1 << 19  # bytes of a pipe and of one read; Linux's own 64 KB make `cat` of a large file twice as slow
+BULK, NAP = 4096, 1e-4  # after a read of so many bytes wait so many seconds for the pipe to fill
 FORCE = getattr(signal, "SIGKILL", signal.SIGTERM)
 NEUTRAL = {"PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat", "EDITOR": "true", "VISUAL": "true",
            "GIT_EDITOR": "true", "GIT_SEQUENCE_EDITOR": "true", "GIT_TERMINAL_PROMPT": "0",
@@ -62,13 +63,14 @@ class HeadTail:
     def __init__(self, limit: int = OUTPUT_LIMIT - 200):
         self.half, self.head, self.tail, self.size = limit // 2, bytearray(), b"", 0
 
-    def add(self, chunk: bytes) -> None:
+    def add(self, chunk: bytes | memoryview) -> None:
+        """Takes the next bytes; nothing of `chunk` is held on to, so that a reader may use it again."""
         rest = chunk
         if room := self.half - len(self.head):
             self.head += chunk[:room]
             rest = chunk[room:]
         if rest:
-            self.tail = rest[-self.half:] if len(rest) >= self.half else (self.tail + rest)[-self.half:]
+            self.tail = (self.tail + rest[-self.half:])[-self.half:]
         self.size += len(chunk)  # last, so that `text` in another thread never counts what it can see
 
     def text(self) -> str:
@@ -129,12 +131,16 @@ class Shell:
             self.exited.set()
 
     def _drain(self) -> None:
+        """Reads all output. Who waits at a pipe is woken at each write, which costs more than the bytes."""
+        capacity, chunk = 0, memoryview(bytearray(CHUNK))
         with contextlib.suppress(ImportError, AttributeError, OSError):  # not on every system
             import fcntl
 
-            fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, CHUNK)
-        while chunk := self.process.stdout.read(CHUNK):
-            self.output.add(chunk)
+            capacity = fcntl.fcntl(self.process.stdout, fcntl.F_SETPIPE_SZ, CHUNK)
+        while size := self.process.stdout.readinto(chunk):
+            self.output.add(chunk[:size])
+            if BULK <= size < capacity:
+                time.sleep(NAP)
         self.process.stdout.close()
 
     def _signal(self, number: int) -> bool:
