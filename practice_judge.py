@@ -116,7 +116,7 @@ def check(jobs: list[dict]) -> list[dict]:
                 [sys.executable, "-X", "utf8", *first, practice_probe.__file__, asked, told],
                 cwd=ROOT, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+                env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TEST_PROGRAM_SERVER": ""})
             try:
                 process.wait(sum(job["limit"] * (len(job["tests"]) + 1) for job in jobs))
             except subprocess.TimeoutExpired:

@@ -1,15 +1,51 @@
 """What every test may use: a clean environment, a workspace, and a strict stand-in of its own."""
 
+import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import core
 import offline
+import program
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
 SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_"))] + ["MODEL_ID", "NO_COLOR"]
+
+
+def pytest_configure(config):
+    """Starts the server that programs are forked from, once for all workers; not for tests within a test."""
+    if hasattr(os, "fork") and program.SERVER not in os.environ:
+        server = program.Server()
+        config.add_cleanup(server.end)
+
+
+@pytest.fixture(scope="session")
+def demos(tmp_path_factory):
+    """Every demonstration, played once for all workers: {session: (exit code, output, folder)}.
+
+    The folder holds trace.jsonl, requests.jsonl, and `here`, in which the demonstration was started.
+    """
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "demonstrations"
+    folder.mkdir(exist_ok=True)
+    with core.locked(folder / "outcomes", seconds=180):
+        if not (folder / "outcomes").exists():
+            with ThreadPoolExecutor(2) as pool:
+                outcomes = dict(zip(program.SESSIONS, pool.map(lambda name: play_demo(name, folder / name), program.SESSIONS)))
+            core.atomic_write(folder / "outcomes", json.dumps(outcomes).encode())
+    return {name: (*outcome, folder / name) for name, outcome in json.loads((folder / "outcomes").read_bytes()).items()}
+
+
+def play_demo(session, folder):
+    (folder / "here").mkdir(parents=True)
+    kept = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    environment = {**kept, "HOME": str(folder), "OFFLINE_LOG": str(folder / "requests.jsonl")}
+    done = program.Program(program.ROOT / f"{session}.py", "--demo", "--trace", folder / "trace.jsonl",
+                           folder=folder / "here", environment=environment).ended(120)
+    return done.code, done.out + done.err
 
 
 @pytest.fixture(autouse=True)

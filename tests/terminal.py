@@ -8,18 +8,16 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from program import Program
 
 
 class Terminal:
     """A program in a pseudo-terminal. Use as a `with` block; the program is ended with it."""
 
-    def __init__(self, *arguments, folder, columns=80, lines=24, **environment):
+    def __init__(self, *arguments, folder, columns=80, lines=24, fresh=False, **environment):
         self.seen, self.position = "", 0
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -27,10 +25,7 @@ class Terminal:
         self.before = termios.tcgetattr(slave)
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm-256color",
                        "LANG": "C.UTF-8", **environment}
-        self.process = subprocess.Popen(
-            [sys.executable, *map(str, arguments)], stdin=slave, stdout=slave, stderr=slave, cwd=folder,
-            env=environment, start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self.process = Program(*arguments, folder=folder, environment=environment, terminal=slave, fresh=fresh)
 
     def type(self, text):
         os.write(self.master, text.encode("utf-8"))

@@ -17,6 +17,7 @@ import pytest
 import console
 import core
 import screen
+from program import Program
 from s01_agent_loop import Agent
 from s06_compact import Compacting
 
@@ -135,14 +136,13 @@ def test_brackets_are_never_markup(run):
 def test_the_program_as_a_process(tmp_path):
     """B159, B156: no escape bytes in a pipe, a closed pipe and /dev/null end it quietly."""
     environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm"}
-    piped = subprocess.Popen([sys.executable, S01, "-p", "bash echo hi ;; say **Done.**", "--yes"], cwd=tmp_path,
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    piped = Program(S01, "-p", "bash echo hi ;; say **Done.**", "--yes", folder=tmp_path, environment=environment)
     closed = subprocess.run(f'"{sys.executable}" "{S01}" -p "say hi" | true', shell=True, cwd=tmp_path,
                             capture_output=True, text=True, timeout=60)
-    empty = subprocess.run([sys.executable, S01], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-    out, err = piped.communicate(timeout=60)
-    assert out == b"**Done.**\n" and b"\x1b" not in err and b"hi" in err
-    assert "Traceback" not in closed.stderr and empty.returncode == 0 and b"Traceback" not in empty.stderr
+    empty = Program(S01, folder=tmp_path).ended()
+    _, out, err = piped.ended()
+    assert out == "**Done.**\n" and "\x1b" not in err and "hi" in err
+    assert "Traceback" not in closed.stderr and empty.code == 0 and "Traceback" not in empty.err
 
 
 def test_bytes_that_are_no_text_do_not_poison_the_conversation(run):
@@ -193,7 +193,7 @@ def asking(open_terminal):
 @pytest.fixture(scope="module")
 def willing(open_terminal):
     """One s01 with --yes, in the C locale, for all tests that leave it at its prompt."""
-    return open_terminal("--yes", LANG="C", LC_ALL="C")
+    return open_terminal("--yes", fresh=True, LANG="C", LC_ALL="C")
 
 
 @needs_terminal

@@ -2,12 +2,12 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from program import Program
 from test_architecture import code_lines, functions
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,9 +28,8 @@ def ids(page):
 
 def builder(root, *arguments):
     """`docs/build.py` in a tree: its exit code and what it says."""
-    done = subprocess.run([sys.executable, root / "docs" / "build.py", *arguments], capture_output=True, text=True,
-                          encoding="utf-8")
-    return done.returncode, done.stdout + done.stderr
+    code, out, err = Program(root / "docs" / "build.py", *arguments, folder=root).ended(180)
+    return code, out + err
 
 
 def written(page):

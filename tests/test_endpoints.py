@@ -11,8 +11,6 @@ import os
 import re
 import socket
 import struct
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -20,6 +18,7 @@ import pytest
 
 import core
 import s01_agent_loop
+from program import Program
 
 # ------------------------------------------------------------------------------- the server
 
@@ -391,11 +390,9 @@ def closed_port():
 
 def test_the_program_says_in_one_line_that_its_base_url_is_none(workspace):
     """Invariant I3: the client is built ahead in a thread, whose traceback nobody asked for."""
-    done = subprocess.run(
-        [sys.executable, s01_agent_loop.__file__, "-p", "Do it."], cwd=workspace.root, capture_output=True, text=True,
-        stdin=subprocess.DEVNULL, env={**os.environ, "ANTHROPIC_BASE_URL": "http://[::1"}, timeout=60)
-    assert done.returncode == 1 and done.stdout == ""
-    assert "ANTHROPIC_BASE_URL" in done.stderr and "Exception" not in done.stderr
+    code, out, err = Program(s01_agent_loop.__file__, "-p", "Do it.", folder=workspace.root,
+                             environment={**os.environ, "ANTHROPIC_BASE_URL": "http://[::1"}).ended()
+    assert code == 1 and out == "" and "ANTHROPIC_BASE_URL" in err and "Exception" not in err
 
 
 class Waiting(BaseException):

@@ -81,17 +81,21 @@ UNSORTED = RIGHT.replace("for name in sorted(best)", "for name in best")
 
 
 @pytest.fixture(scope="module")
-def demos():
-    """The events of each demonstration that is asked about: one real run for every test."""
-    sessions = sorted({asked.session for asked in practice_table.ASKED.values()})
-    if hasattr(os, "fork"):
-        return practice_judge.traces(sessions)
-    return {session: practice_judge.trace(session) for session in sessions}
+def played(demos):
+    """The events of each demonstration."""
+    files = {session: path / "trace.jsonl" for session, (_, _, path) in demos.items()}
+    return {session: [json.loads(line) for line in file.read_text("utf-8").splitlines()] for session, file in files.items()}
 
 
-def test_every_exercise_proves_itself(folder, monkeypatch, demos):
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_several_demonstrations_are_played_at_once():
+    found = practice_judge.traces(["s01_agent_loop", "s02_tool_use"])
+    assert [{event["kind"] for event in found[name]} >= {"user", "stop"} for name in found] == [True, True]
+
+
+def test_every_exercise_proves_itself(folder, monkeypatch, played):
     """What is given fails by a judgement, every original passes, every bug is caught, every question has an answer."""
-    monkeypatch.setattr(practice_judge, "traces", lambda sessions: {name: demos[name] for name in sessions})
+    monkeypatch.setattr(practice_judge, "traces", lambda sessions: {name: played[name] for name in sessions})
     code, output = practice(folder, "verify")
     assert code == 0, output
     assert f"{len(ALL)} exercises, 0 problems" in output
@@ -253,9 +257,9 @@ def test_nothing_that_was_written_gets_lost(folder):
     assert old.read_text(encoding="utf-8") == own and TODO.search(file.read_text(encoding="utf-8"))
 
 
-def test_a_prediction_is_compared_with_a_run(folder, tmp_path, monkeypatch, demos):
+def test_a_prediction_is_compared_with_a_run(folder, tmp_path, monkeypatch, played):
     other = tmp_path / "other"
-    monkeypatch.setattr(practice_judge, "traces", lambda sessions: {name: demos[name] for name in sessions})
+    monkeypatch.setattr(practice_judge, "traces", lambda sessions: {name: played[name] for name in sessions})
     right, wrong = practice(folder, "check", "1.4", "It holds 7."), practice(other, "check", "1.4", "8")
     assert right[0] == 0 and "✓ right" in right[1]
     assert wrong[0] == 1 and "you said  8" in wrong[1] and "7" not in wrong[1].replace("python3.", "")

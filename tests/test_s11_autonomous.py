@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import core
+from program import Program
 from s06_compact import Compacting
 from s07_task_graph import TaskGraph
 from s09_teams import LEAD
@@ -575,15 +576,14 @@ def test_workers_put_their_tasks_down_when_their_process_is_ended(tmp_path):
     for role in ("ann", "bob", ANY):
         board.create("bash sleep 60", ["t1"], role=role)
     ways = [["--join", "ann", "--role", "ann"], ["--join", "bob", "--role", "bob"], ["-p", "set_workers 1 ;; say ok"]]
-    processes = [subprocess.Popen([sys.executable, S11, "--yes", *way], cwd=tmp_path, env=environment(tmp_path), text=True,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) for way in ways]
+    programs = [Program(S11, "--yes", *way, folder=tmp_path, environment=environment(tmp_path)) for way in ways]
     try:
         until(lambda: [board.load()[i]["owner"] for i in ("t2", "t3", "t4")] == list(ends), 20)
-        [process.send_signal(number) for process, number in zip(processes, ends.values())]
-        output = [process.communicate(timeout=10)[0] for process in processes]
-        assert [process.returncode for process in processes] == [130, 143, 143], output
+        [program.send_signal(number) for program, number in zip(programs, ends.values())]
+        output = [program.ended() for program in programs]
+        assert [one.code for one in output] == [130, 143, 143], output
     finally:
-        [process.kill() for process in processes]
+        [program.kill() for program in programs]
     assert board.load()["t1"]["result"] == "first" and "Traceback" not in str(output)
     left = [(one["status"], one["owner"], one["failures"]) for one in list(board.load().values())[1:]]
     assert left == [("pending", "", [])] * 3, output
@@ -598,8 +598,7 @@ def test_a_name_that_is_taken_ends_the_program_with_one_line(lead, workspace):
 @needs_fork
 def test_one_shot_mode_waits_until_the_board_is_done_and_tells_the_lead(tmp_path):
     script = 'task_create bash echo 1 > a ++ task_create bash cat a :: ["t1"] ++ set_workers 2 ;; say They are at work.'
-    done = subprocess.run([sys.executable, S11, "-p", script, "--yes", "--output-format", "json"], cwd=tmp_path, text=True,
-                          env=environment(tmp_path), capture_output=True, timeout=30, check=False)
-    found = json.loads(done.stdout)
-    assert done.returncode == 0 and "t2 [done, medium]" in str(found["messages"][-2]), done.stderr
+    code, out, err = Program(S11, "-p", script, "--yes", "--output-format", "json", folder=tmp_path,
+                             environment=environment(tmp_path)).ended()
+    assert code == 0 and "t2 [done, medium]" in str(json.loads(out)["messages"][-2]), err
     assert {one["status"] for one in Board(tmp_path / ".agent" / "tasks").load().values()} == {"done"}
