@@ -220,12 +220,12 @@ def _build_client(found: Settings):
         max_retries=0)  # retries are ours (call_model), because the SDK's are silent
 
 
-def call_model(attempt: Callable[[], object]) -> dict:
+def call_model(attempt: Callable[[], object], agent: str = "main") -> dict:
     """Runs one API call with bounded retries and returns its reply as a plain dict.
 
-    Each wait is announced as a `notice`. Raises ModelError when the last attempt failed, or at
-    once when trying again cannot help. A body cut on its way surfaces as an error of the HTTP
-    library, not of the SDK; nothing of the turn was kept, so it is safe to ask again.
+    Each wait is announced as a `notice` of the agent. Raises ModelError when the last attempt
+    failed, or at once when trying again cannot help. A body cut on its way surfaces as an error of
+    the HTTP library, not of the SDK; nothing of the turn was kept, so it is safe to ask again.
     """
     import anthropic
     import httpx2  # the SDK's HTTP library
@@ -238,7 +238,8 @@ def call_model(attempt: Callable[[], object]) -> dict:
             wait = _retry_wait(error, retry)
             if retry == RETRIES or wait > LONGEST_WAIT or not _may_pass(error):
                 raise ModelError(explain(error), too_long(error)) from error
-            emit("notice", text=f"{_what(error)}; trying again in {wait:.1f} s ({retry + 1} of {RETRIES})")
+            again = f"trying again in {wait:.1f} s ({retry + 1} of {RETRIES})"
+            emit("notice", agent=agent, text=f"{_what(error)}; {again}")
             time.sleep(wait)
     raise AssertionError("unreachable")
 

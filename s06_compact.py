@@ -241,9 +241,9 @@ class Compacting(Agent):
         summary, about = "", f"Keep above all: {focus}\n" if focus else ""
         for chunk in in_chunks(dump(messages), room):  # at most half a window
             so_far = dump([{"role": "user", "content": summary}]) if summary else []
-            ask = ASK.format(focus=about, conversation="\n".join(so_far + chunk))
+            ask = [{"role": "user", "content": ASK.format(focus=about, conversation="\n".join(so_far + chunk))}]
             reply = core.call_model(lambda: core.client().messages.create(
-                model=self.model, max_tokens=min(8_000, self.window // 8), messages=[{"role": "user", "content": ask}]))
+                model=self.model, max_tokens=min(8_000, self.window // 8), messages=ask), self.name)
             core.emit("reply", agent=f"{self.name}/compaction", model=self.model, **reply)
             summary = core.text_of(reply["content"]).strip()
             if not summary or reply["stop_reason"] != "end_turn":
