@@ -292,6 +292,8 @@ def explain(error: Exception) -> str:
     status, what = getattr(error, "status_code", None), _what(error)
     if type(error) is ValueError:  # ours, or the SDK's about what it was given: it says all there is
         return what
+    if (wait := _retry_wait(error, 0)) > LONGEST_WAIT:
+        return f"{what}: the server wants a wait of {wait:,.0f} s; ask again after that"
     if too_long(error):
         return f"{what}: the conversation is too long; /clear starts afresh, /compact (s06) shortens it"
     advice = {
