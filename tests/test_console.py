@@ -1,5 +1,6 @@
 """The front door: command line, exit codes, streams, and the REPL in a real pseudo-terminal."""
 
+import io
 import json
 import os
 import re
@@ -360,6 +361,19 @@ def test_looking_at_the_context_changes_nothing(workspace, stand_in):
     before = json.dumps(messages)
     assert "3 messages" in screen.context_report(agent, messages, 0)
     assert json.dumps(messages) == before and stand_in.requests == []
+
+
+def test_the_spinner_turns_on_below_what_is_said_meanwhile(monkeypatch):
+    """A retry, or another agent's line: the model is still waited for."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    shown = screen.Screen(terminal)
+    shown.listen({"kind": "request", "agent": "main"})
+    shown.listen({"kind": "notice", "agent": "main", "text": "Overloaded; trying again"})
+    wait_until(lambda: re.search("trying again.*[\u2801-\u28ff]", terminal.getvalue(), re.DOTALL))
+    shown.listen({"kind": "reply", "agent": "main", "content": []})
+    assert shown.status is None
 
 
 def test_a_fault_in_rendering_loses_nothing(workspace, stand_in):
