@@ -166,6 +166,7 @@ class Program:
         always = rule if not inner else inner if inner.endswith(" *") else "exactly this"
         question = f"    {who}allow? [y]es [n]o [a]lways {always}: "
         for _ in range(3):
+            self.screen.rest()
             self.screen.prompt = question  # what other threads have to say goes above it
             try:
                 if chosen := choice(input(question)):

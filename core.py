@@ -82,6 +82,7 @@ class Settings:
     auth_token: str = ""
     base_url: str = ""
     model: str = DEFAULT_MODEL
+    timeout_ms: str = "600000"  # of silence, after which a request is given up and sent again
 
     @property
     def offline(self) -> bool:
@@ -97,9 +98,11 @@ class Settings:
 def settings() -> Settings:
     """Reads the environment. A base URL is wanted without /v1, which the SDK adds by itself."""
     value = {name: os.environ.get(name, "").strip() for name in (
-        "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "MODEL_ID", "ANTHROPIC_MODEL")}
+        "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "MODEL_ID", "ANTHROPIC_MODEL",
+        "API_TIMEOUT_MS")}
     found = Settings(value["ANTHROPIC_API_KEY"], value["ANTHROPIC_AUTH_TOKEN"],
-                     value["ANTHROPIC_BASE_URL"].rstrip("/").removesuffix("/v1"))
+                     value["ANTHROPIC_BASE_URL"].rstrip("/").removesuffix("/v1"),
+                     timeout_ms=value["API_TIMEOUT_MS"] or Settings.timeout_ms)
     default = STAND_IN_MODEL if found.offline else DEFAULT_MODEL
     return replace(found, model=value["MODEL_ID"] or value["ANTHROPIC_MODEL"] or default)
 
@@ -208,24 +211,27 @@ def client():
 def _build_client(found: Settings):
     import anthropic
 
+    if not re.fullmatch("[1-9][0-9]{0,9}", found.timeout_ms):
+        raise ValueError(f"API_TIMEOUT_MS is {found.timeout_ms!r}: give a number of milliseconds, such as 600000")
     if found.offline:
         import offline
 
-        found = Settings(api_key="stand-in", base_url=offline.start().url)
+        found = replace(found, api_key="stand-in", base_url=offline.start().url)
     elif not (found.api_key or found.auth_token):
         found = replace(found, api_key="none")  # local servers take any key
     return anthropic.Anthropic(
         api_key=found.api_key or None, auth_token=None if found.api_key else found.auth_token,
         base_url=found.base_url or "https://api.anthropic.com",
+        timeout=anthropic.Timeout(int(found.timeout_ms) / 1000, connect=5.0),
         max_retries=0)  # retries are ours (call_model), because the SDK's are silent
 
 
-def call_model(attempt: Callable[[], object]) -> dict:
+def call_model(attempt: Callable[[], object], agent: str = "main") -> dict:
     """Runs one API call with bounded retries and returns its reply as a plain dict.
 
-    Each wait is announced as a `notice`. Raises ModelError when the last attempt failed, or at
-    once when trying again cannot help. A body cut on its way surfaces as an error of the HTTP
-    library, not of the SDK; nothing of the turn was kept, so it is safe to ask again.
+    Each wait is announced as a `notice` of the agent. Raises ModelError when the last attempt
+    failed, or at once when trying again cannot help. A body cut on its way surfaces as an error of
+    the HTTP library, not of the SDK; nothing of the turn was kept, so it is safe to ask again.
     """
     import anthropic
     import httpx2  # the SDK's HTTP library
@@ -238,7 +244,8 @@ def call_model(attempt: Callable[[], object]) -> dict:
             wait = _retry_wait(error, retry)
             if retry == RETRIES or wait > LONGEST_WAIT or not _may_pass(error):
                 raise ModelError(explain(error), too_long(error)) from error
-            emit("notice", text=f"{_what(error)}; trying again in {wait:.1f} s ({retry + 1} of {RETRIES})")
+            again = f"trying again in {wait:.1f} s ({retry + 1} of {RETRIES})"
+            emit("notice", agent=agent, text=f"{_what(error)}; {again}")
             time.sleep(wait)
     raise AssertionError("unreachable")
 
@@ -291,6 +298,10 @@ def explain(error: Exception) -> str:
     status, what = getattr(error, "status_code", None), _what(error)
     if type(error) is ValueError:  # ours, or the SDK's about what it was given: it says all there is
         return what
+    if (wait := _retry_wait(error, 0)) > LONGEST_WAIT:
+        return f"{what}: the server wants a wait of {wait:,.0f} s; ask again after that"
+    if "ReadTimeout" in what:
+        return f"{what}: ask again; API_TIMEOUT_MS says how long to wait for an answer"
     if too_long(error):
         return f"{what}: the conversation is too long; /clear starts afresh, /compact (s06) shortens it"
     advice = {

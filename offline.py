@@ -30,7 +30,8 @@ It is strict: a request that breaks the API's rules is answered 400, in the API'
 It estimates tokens: a quarter of the UTF-8 bytes of a block's compact JSON, at least 1 (for its
 own output: of the text, or of the call's input). Prompt caching is played by exact prefix.
 
-Faults, one for each request in turn, separated by commas or spaces; FAULT*3 is three times:
+Faults, one for each request in turn, separated by commas or spaces; FAULT*3 is three times.
+A 5xx has a retry-after as well when it is given :SECONDS.
 
     ok             no fault                    reset          TCP reset before the first byte
     429[:SECONDS]  with retry-after (0)        slow:SECONDS   the first byte comes late
@@ -63,10 +64,11 @@ from offline_script import GREETING, Reply, compose, cut_short, output_tokens
 # ------------------------------------------------------------------ faults
 
 NUMBER = r"\d+(?:\.\d+)?"
-FAULTS = {"ok": "", "429": f"(?:{NUMBER})?", "400": "(?:prompt)?", "reset": "", "slow": NUMBER,
+FAULTS = {"ok": "", **dict.fromkeys("429 500 502 503 504 529".split(), f"(?:{NUMBER})?"),
+          "400": "(?:prompt)?", "reset": "", "slow": NUMBER,
           "cut": r"\d*", "stall": NUMBER, "stream-error": "", "bad-json": "", "max_tokens": "",
           "refusal": "", "pause": "", "empty": "", "blank": "",
-          **dict.fromkeys("401 402 403 404 408 409 413 500 502 503 504 529".split(), "")}
+          **dict.fromkeys("401 402 403 404 408 409 413".split(), "")}
 MESSAGES = {429: "This request would exceed your rate limit.", 500: "Internal server error",
             529: "Overloaded", 401: "invalid x-api-key"}
 
@@ -279,15 +281,16 @@ class Handler(BaseHTTPRequestHandler):
         if value == "prompt":
             message = (f"prompt is too long: {request.pieces[-1].total} tokens > "
                        f"{self.server.window} maximum")
+        timed = status == 429 or status >= 500 and value
+        headers = {"retry-after": value or "0"} if timed else {}
         if status not in (413, 502):
-            return self.fail(record, Refused(message, status), retry_after=value or "0")
+            return self.fail(record, Refused(message, status), headers)
         self.note(record, status, error=message)  # a proxy answers these, and not in JSON
-        self.send(status, b"<html><h1>%d</h1></html>" % status)
+        self.send(status, b"<html><h1>%d</h1></html>" % status, headers)
 
-    def fail(self, record: dict, broken: Refused, retry_after: str = "0") -> None:
+    def fail(self, record: dict, broken: Refused, headers: dict = {}) -> None:
         self.note(record, broken.status, error=str(broken))
-        headers = {"retry-after": retry_after} if broken.status == 429 else {}
-        self.send(broken.status, error_body(broken, self.number), headers=headers)
+        self.send(broken.status, error_body(broken, self.number), headers)
 
     def note(self, record: dict, status: int | None, **more: object) -> None:
         """Keep the record before the answer leaves, so that a test sees it."""

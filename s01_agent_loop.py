@@ -135,7 +135,7 @@ class Agent:
         """One API call. Returns the reply as {content, stop_reason, usage}, all plain dicts."""
         request = self.request(messages)
         core.emit("request", agent=self.name, model=request["model"], messages=len(messages))
-        reply = core.call_model(lambda: core.client().messages.create(**request))
+        reply = core.call_model(lambda: core.client().messages.create(**request), self.name)
         core.emit("reply", agent=self.name, model=request["model"], window=self.window, **reply)
         return reply
 

@@ -43,6 +43,7 @@ WORTH = 400  # characters; a shorter result is cheaper than its placeholder and 
 DUMPED = 2_000  # characters of one result that the summariser gets to see
 INSTRUCTIONS = 12_000  # characters of CLAUDE.md and AGENTS.md together
 KEEP_RESULTS_OF = ("todo_", "task_", "load_skill", "list_skills", "compact")  # state, not data
+NO_USE = "compacting does not help any more: /clear starts afresh, transcripts are in .agent/transcripts"
 ASK = """Summarise the conversation below for yourself: you will go on with the work and see only the summary.
 Keep decisions and their reasons, what was changed, file paths, the state of things, what failed, and the steps
 still open. Quote the user's own instructions and constraints word for word; say of each request whether it is done.
@@ -218,7 +219,7 @@ class Compacting(Agent):
 
         Raises core.ModelError when the conversation is over the limit and cannot be made to fit.
         """
-        before, limit = self.size(messages), int(FULL * self.window)
+        before, limit, why = self.size(messages), int(FULL * self.window), NO_USE
         after, share = before, min(1.0, core.estimate_tokens(messages) / max(1, before))  # Chinese has more tokens
         try:
             if cut := plan_cut(messages, max(200, int(TAIL * min(self.window, before) * share))):
@@ -227,11 +228,10 @@ class Compacting(Agent):
             while after > limit and (freed := clip_largest(messages, after - limit)):
                 self.tokens, after = 0, after - freed
         except (core.ModelError, OSError) as error:
-            core.emit("notice", agent=self.name, text=f"not compacted, nothing was changed: {error}")
+            core.emit("notice", agent=self.name, text=(why := f"not compacted, nothing was changed: {error}"))
         self.stuck = 0 if after <= limit else self.stuck + 1
         if self.stuck > 1:
-            raise core.ModelError(f"the conversation needs about {after:,} tokens, {limit:,} are free, and compacting "
-                                  "does not help any more: /clear starts afresh, transcripts are in .agent/transcripts")
+            raise core.ModelError(f"the conversation needs about {after:,} tokens, {limit:,} are free; {why}")
         if after < before:
             core.emit("compaction", agent=self.name, text=f"compacted: about {before:,} tokens before, {after:,} now")
         return after < before
@@ -241,9 +241,9 @@ class Compacting(Agent):
         summary, about = "", f"Keep above all: {focus}\n" if focus else ""
         for chunk in in_chunks(dump(messages), room):  # at most half a window
             so_far = dump([{"role": "user", "content": summary}]) if summary else []
-            ask = ASK.format(focus=about, conversation="\n".join(so_far + chunk))
+            ask = [{"role": "user", "content": ASK.format(focus=about, conversation="\n".join(so_far + chunk))}]
             reply = core.call_model(lambda: core.client().messages.create(
-                model=self.model, max_tokens=min(8_000, self.window // 8), messages=[{"role": "user", "content": ask}]))
+                model=self.model, max_tokens=min(8_000, self.window // 8), messages=ask), self.name)
             core.emit("reply", agent=f"{self.name}/compaction", model=self.model, **reply)
             summary = core.text_of(reply["content"]).strip()
             if not summary or reply["stop_reason"] != "end_turn":

@@ -286,7 +286,7 @@ class Teammate(Corresponding):
             text = self.run(self.messages)
             text = text if self.stop == "end_turn" else f"I did not finish ({self.stop.replace('_', ' ')}). {text}"
         except core.ModelError as error:
-            text = f"I could not go on, the model could not be asked: {error}"
+            core.emit("error", agent=self.name, text=(text := f"I am stuck, the model could not be asked: {error}"))
         return "" if self.sent == (LEAD, text) else text  # the model may have sent the same by itself
 
     def ask_model(self, messages: list[dict]) -> dict:

@@ -92,7 +92,7 @@ class Screen:
         """Prints text, or a rich renderable, as it is and never as markup; plainly if rich fails."""
         file = file or self.file
         with self.lock:
-            self.rest()
+            turning, _ = self.status, self.rest()
             typed = sys.modules["readline"].get_line_buffer() if self.prompt and "readline" in sys.modules else ""
             file.write("\r\x1b[K" if self.prompt else "")
             try:
@@ -104,6 +104,9 @@ class Screen:
                 file.write(" " * indent + clean(str(text)) + "\n")
             file.write(self.prompt + typed)
             file.flush()
+            if turning:  # the model still works: that was a retry, or what another agent had to say
+                self.status = turning
+                turning.start()
 
     def _draw(self, text, style: str, indent: int, file) -> None:
         if isinstance(text, str) and not file.isatty():
@@ -176,7 +179,7 @@ class Screen:
         self.print(Text.assemble((clean(who), color), " ", (clean(text), style)), indent=indent)
 
     def on_request(self, event: dict, indent: int) -> None:
-        if self.color and self.file.isatty() and indent == 2:
+        if self.color and self.file.isatty() and indent == 2 and not self.prompt:
             with self.lock:
                 self.rest()
                 self.status = self.rich(self.file).status("", spinner="dots")

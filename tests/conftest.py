@@ -1,18 +1,22 @@
 """What every test may use: a clean environment, a workspace, and a strict stand-in of its own."""
 
+import io
 import json
 import os
 import signal
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
+import console
 import core
 import offline
 import program
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
-SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_"))] + ["MODEL_ID", "NO_COLOR"]
+SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_", "API_"))] + ["MODEL_ID", "NO_COLOR"]
 
 
 def pytest_configure(config):
@@ -84,3 +88,24 @@ def events():
     seen: list[dict] = []
     core.listeners.append(seen.append)
     return seen
+
+
+@pytest.fixture
+def run_main(stand_in, monkeypatch, capfd, tmp_path):
+    """Runs the main of a session in this process, in the folder `tmp_path`; returns stdout, stderr and the exit code."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))}
+    monkeypatch.chdir(tmp_path)
+
+    def start(make_agent, *arguments, stdin="", **session):
+        monkeypatch.setattr(sys, "argv", ["agent", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        listeners = list(core.listeners)
+        with pytest.raises(SystemExit) as end:
+            console.main(make_agent, **{"session": "s01", "title": "the agent loop", **session})
+        core.listeners[:] = listeners
+        out, err = capfd.readouterr()
+        return SimpleNamespace(stdout=out, stderr=err, code=end.value.code or 0)
+
+    yield start
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -1,9 +1,19 @@
-"""What tests of several sessions ask of a conversation, and the tracer that strikes at every line."""
+"""What tests of several sessions ask of a conversation, how they wait, and the tracer that strikes at every line."""
 
 import contextlib
 import sys
+import time
 
 import core
+
+
+def until(condition, seconds=20):
+    """Waits until a condition holds, and returns what it gave; fails when it does not."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+    return found
 
 
 def results(messages):

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import socket
-import struct
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -96,22 +95,6 @@ def page(status: int, **headers):
     """What a proxy in between says, in its own words."""
     text = f"<html>\n<head><title>{status}</title></head>\n<body>\n<h1>Nginx says no</h1>\n</body></html>\n"
     return lambda handler, reply: handler.answer(status, text.encode(), "text/html", **headers)
-
-
-def reset(handler, reply):
-    """The connection is torn down with a TCP reset instead of an answer."""
-    handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    handler.close_connection = True
-    handler.rfile.close()
-    handler.wfile.close()
-    handler.connection.close()
-
-
-def cut_midway(handler, reply):
-    """The length of the whole body is promised and half of it is sent."""
-    raw = json.dumps(reply).encode()
-    handler.answer(200, raw[:len(raw) // 2], promised=len(raw))
-    handler.close_connection = True
 
 
 def altered(**changes):
@@ -269,25 +252,6 @@ def test_a_base_url_given_with_v1_works(server, agent, monkeypatch):
 
 # ------------------------------------------------------------------------------- faults that pass
 
-PASSING = {
-    "429": failing(429, "rate_limit_error", "Slow down.", retry_after="0.01"),
-    "529": OVERLOADED,
-    "500": failing(500, "api_error", "Internal server error", retry_after="0"),
-    "502 page": page(502, retry_after="0"),
-    "reset": reset,
-    "cut": cut_midway,
-}
-
-
-@pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
-def test_a_fault_in_the_middle_of_a_run_is_survived_and_seen(fault, server, agent, events):
-    """Contracts A4, A5, A9: 429, 5xx, a reset and a cut body may pass; the SDK retries no cut body."""
-    server.faults[3], messages = fault, prompt()
-    assert agent.run(messages) == "All done."
-    assert not breaches(messages)
-    assert len(notices(events)) == 1 and "\n" not in notices(events)[0]
-
-
 def test_a_call_is_not_run_twice_when_the_request_after_it_fails(server, agent, events):
     """Only the request is tried again; what the tools did stays done."""
     server.faults[3] = OVERLOADED
@@ -307,43 +271,7 @@ def test_several_different_faults_in_one_run_are_survived(server, agent, events)
 
 # ------------------------------------------------------------------------------- faults that last
 
-def at_last(fault):
-    """Overloaded at each attempt but the last, then the fault: it lasts, without its longer waits."""
-    return lambda handler, reply: (fault if handler.number == 3 + core.RETRIES else OVERLOADED)(handler, reply)
-
-
-LASTING = {
-    "429": (failing(429, "rate_limit_error", "Slow down.", retry_after="0"), "Slow down."),
-    "529": (OVERLOADED, "Overloaded"),
-    "500": (failing(500, "api_error", "Internal\nserver error", retry_after="0"), "Internal server error"),
-    "reset": (at_last(reset), "connection"),
-    "cut": (at_last(cut_midway), "connection"),
-}
-
-
-@pytest.mark.parametrize("fault, words", LASTING.values(), ids=LASTING)
-def test_a_fault_that_lasts_ends_in_one_clear_line_after_bounded_retries(fault, words, server, agent, events):
-    """Invariant I3, contracts A5 and A9: core's own retries replace the SDK's silent ones."""
-    server.always, messages = fault, prompt()
-    assert words in failure(agent, messages)
-    assert len(notices(events)) == core.RETRIES
-    assert len(server.requests) == 3 + core.RETRIES
-    assert not breaches(messages)
-
-
-def test_a_server_that_wants_a_very_long_wait_is_reported_instead_of_waited_for(server, agent, events):
-    """Contract A9: retry-after may be an hour; nobody would wait for that in a terminal."""
-    server.always = failing(429, "rate_limit_error", "Daily limit.", retry_after="3600")
-    assert "Daily limit." in failure(agent, prompt())
-    assert not notices(events)
-
-
 REFUSALS = {
-    "401": (failing(401, "authentication_error", "invalid x-api-key"), "ANTHROPIC_API_KEY"),
-    "404 model": (failing(404, "not_found_error", "model: local-model"), "MODEL_ID"),
-    "413 page": (page(413), "too long"),
-    "400 prompt too long": (failing(400, "invalid_request_error",
-                                    "prompt is too long: 208310 tokens > 200000 maximum"), "too long"),
     "400 thin": (lambda handler, reply: handler.answer(400, {"error": "template\nfailed"}), "template failed"),
     "422 thin": (lambda handler, reply: handler.answer(422, {"detail": "no such field"}), "refused"),
     "403 text": (lambda handler, reply: handler.answer(403, b"no", "text/plain"), "403"),
@@ -352,7 +280,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("fault, words", REFUSALS.values(), ids=REFUSALS)
 def test_a_refusal_is_one_clear_line_at_once(fault, words, server, agent, events):
-    """Contract A4: trying these again cannot help; a 413 comes from a proxy and is not JSON."""
+    """Contract A4: trying these again cannot help, and a thin back end has error shapes of its own."""
     server.always, messages = fault, prompt()
     assert words in failure(agent, messages)
     assert not notices(events) and len(server.requests) == 3
@@ -437,7 +365,7 @@ def test_a_base_url_that_is_none_is_one_clear_line_at_once(url, agent, monkeypat
     assert "ANTHROPIC_BASE_URL" in failure(agent, prompt())
 
 
-@pytest.mark.parametrize("fault", [OVERLOADED, page(413), page(200), failing(401)], ids=["529", "413", "page", "401"])
+@pytest.mark.parametrize("fault", [OVERLOADED, page(200)], ids=["529", "page"])
 def test_a_run_goes_on_where_a_failure_ended_it(fault, server, agent):
     """Invariants I1 and I3: the conversation is kept and is a valid next request."""
     server.always, messages = fault, prompt()

@@ -136,24 +136,6 @@ def test_broken_tool_json_is_answered_not_run(agent, stand_in):
     assert isinstance(messages[1]["content"][-1]["input"], dict) and accepted(agent, messages)
 
 
-@pytest.mark.parametrize("fault", ["401", "404", "413", "400:prompt"])
-def test_an_api_failure_raises_one_line_and_keeps_the_conversation(agent, stand_in, fault):
-    """I3"""
-    stand_in.inject("ok", fault)
-    messages = prompt("bash echo kept ;; say Done.")
-    with pytest.raises(core.ModelError) as failure:
-        agent.run(messages)
-    assert "\n" not in str(failure.value) and len(messages) == 3
-    assert agent.run(messages) == "Done."
-
-
-def test_passing_trouble_is_retried_in_sight(agent, stand_in, events):
-    """I3, contracts A5: a cut body is no error of the SDK"""
-    stand_in.inject("429", "429:0.01", "ok", "cut")
-    assert agent.run(prompt("bash echo hi ;; say Done.")) == "Done."
-    assert len([event for event in events if event["kind"] == "notice"]) == 3
-
-
 def test_an_override_composes_and_its_text_follows_the_results(workspace, stand_in):
     class Reminding(Agent):
         def run_tools(self, calls, answers):

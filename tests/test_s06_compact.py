@@ -211,8 +211,11 @@ def test_a_summary_that_fails_over_the_limit_cuts_nothing_either(agent, stand_in
     """B050"""
     messages = history(*(step(n, name="todo_read", result="x" * 30_000) for n in range(4)))
     before = copy.deepcopy(messages)
-    stand_in.inject(fault)
+    stand_in.inject(fault, fault)
     assert agent.compact(messages) is False and messages == before
+    with pytest.raises(core.ModelError, match="nothing was changed: .*(x-api-key|not whole)"):
+        agent.compact(messages)  # in a row: the end of it, and the reason is the failure and not the conversation
+    assert messages == before and agent.compact(messages)
 
 
 def test_tokens_that_are_denser_than_the_estimate_leave_a_short_enough_tail(agent):

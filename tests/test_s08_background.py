@@ -12,12 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import console
 import core
 import s08_background
 from program import Program
 from s01_agent_loop import Agent
-from s08_background import (DEMO, LOG_LIMIT, RUNNING, Background, Job, Jobs, describe, ending, last_lines, notification,
+from s08_background import (LOG_LIMIT, RUNNING, Background, Job, Jobs, describe, ending, last_lines, notification,
                             one_line, running, show_jobs, status_of, to_tell)
 
 S08 = Path(s08_background.__file__)
@@ -444,21 +443,12 @@ def test_news_of_other_sessions_count_too(workspace):
 
 
 @pytest.fixture
-def one_shot(stand_in, monkeypatch, capfd, workspace):
+def one_shot(run_main, workspace):
     """Runs the program with -p, in the workspace; returns its exit code and what it wrote to stderr."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))}
-
     def start(*arguments):
-        monkeypatch.chdir(workspace.root)
-        monkeypatch.setattr(sys, "argv", ["s08", *arguments])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
-        with pytest.raises(SystemExit) as end:
-            console.main(Background, session="s08", title="background work", demo=DEMO)
-        return end.value.code or 0, capfd.readouterr().err
-
-    yield start
-    for number, handler in before.items():
-        signal.signal(number, handler)
+        done = run_main(Background, *arguments, "--workdir", str(workspace.root), session="s08")
+        return done.code, done.stderr
+    return start
 
 
 def test_one_shot_mode_waits_and_the_model_hears_of_the_end(one_shot, stand_in):

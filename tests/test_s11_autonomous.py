@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -37,6 +36,7 @@ from s11_autonomous import (
     show_workers,
     task_prompt,
 )
+from talk import until
 
 ROOT = Path(__file__).resolve().parent.parent
 S11 = ROOT / "s11_autonomous.py"
@@ -72,14 +72,6 @@ def graph_of(*tasks):
 
 def member(role=ANY, status="idle", name="ann"):
     return {name: {"name": name, "role": role, "status": status}}
-
-
-def until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
-    return found
 
 
 def played(agent, script, messages=None):
