@@ -32,10 +32,9 @@ STOPPED = {
 
 # What acts on a terminal or cannot be seen: controls and escapes, half characters, marks of direction, line ends
 # of Unicode, blanks and tags without width. Joiners are at home behind a letter or a picture that is not ASCII.
-UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f\u2028-\u202e"
-    "\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-    "|(?<![^\x00-\x7f])[\u200c\u200d\ufe00-\ufe0f](?!\u20e3)")
+UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
+                    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a"
+                    "\U000e0000-\U000e0fff]|(?<![^\x00-\x7f])[\u200c\u200d\ufe00-\ufe0f](?!\u20e3)")
 
 
 def clean(text: str) -> str:
@@ -235,9 +234,10 @@ class Screen:
 
 
 def summary(given: dict) -> str:
-    """A call's input on one line: the first field's value, others by name."""
-    parts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in given.values()]
-    return "  ".join(part if index == 0 else f"{name}={part}" for index, (name, part) in enumerate(zip(given, parts)))
+    """A call's input on one line: what it acts on, then the other fields by name, in whatever order they came."""
+    subject = next((name for name in ("command", "path", *given) if name in given), "")
+    parts = {name: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for name, v in given.items()}
+    return "  ".join([parts.pop(subject, ""), *map("=".join, parts.items())])
 
 
 def details(given: dict) -> str:
