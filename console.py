@@ -138,7 +138,7 @@ class Program:
                 "cost": None if figures["unpriced"] else round(figures["cost"], 6),
                 "messages": self.messages}), flush=True)
         elif stop not in ("error", "interrupted"):
-            self.screen.answer(answer)
+            print(clean(answer) if sys.stdout.isatty() else answer, flush=True)
         return 130 if stop == "interrupted" else int(failed)
 
     # permission --------------------------------------------------------------------

@@ -235,7 +235,7 @@ class Screen:
 
 def summary(given: dict) -> str:
     """A call's input on one line: what it acts on, then the other fields by name, in whatever order they came."""
-    subject = next((name for name in ("command", "path", *given) if name in given), "")
+    subject = next((name for name in ("command", "pattern", "path", *given) if name in given), "")
     parts = {name: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for name, v in given.items()}
     return "  ".join([parts.pop(subject, ""), *map("=".join, parts.items())])
 
