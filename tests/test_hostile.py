@@ -149,7 +149,10 @@ def test_the_question_at_a_real_terminal_cannot_be_overwritten(tmp_path):
 # streams and files -------------------------------------------------------------------------------
 
 
-def test_one_shot_in_a_pipe_is_byte_for_byte_and_json_is_one_safe_line(text, run, tmp_path):
+@pytest.mark.parametrize("name", ["title", "C1", "NUL and bell", "delete", "right to left", "without width", "tags",
+                                  "line ends", "half a character"])
+def test_one_shot_in_a_pipe_is_byte_for_byte_and_json_is_one_safe_line(name, run, tmp_path):
+    text = HOSTILE[name]
     wanted, prompt = core.sendable(text), f"say {json.dumps(text)}"
     assert run("-p", prompt).stdout == wanted + "\n"
     with contextlib.redirect_stdout(Tty()) as screen:
