@@ -22,7 +22,6 @@ import argparse
 import contextlib
 import errno
 import functools
-import json
 import os
 import queue
 import re
@@ -37,7 +36,8 @@ from collections.abc import Callable, Sequence
 
 import core
 from arguments import parse_arguments
-from screen import Meter, Screen, choice, context_report, details, more_typed, short, summary, typed_ahead
+from screen import (
+    Meter, Screen, choice, clean, context_report, details, more_typed, short, summary, to_json, typed_ahead)
 
 AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
 HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:
@@ -130,15 +130,15 @@ class Program:
         failed = stop != "end_turn"
         if self.arguments.output_format == "json":
             figures = self.meter.total
-            print(json.dumps({
+            print(to_json({
                 "result": answer, "is_error": failed, "stop": stop, "turns": self.meter.replies,
                 "usage": {"input_tokens": figures["in"], "output_tokens": figures["out"],
                           "cache_read_input_tokens": figures["cached"],
                           "cache_creation_input_tokens": figures["written"]},
                 "cost": None if figures["unpriced"] else round(figures["cost"], 6),
-                "messages": self.messages}, ensure_ascii=False), flush=True)
+                "messages": self.messages}), flush=True)
         elif stop not in ("error", "interrupted"):
-            print(answer, flush=True)
+            print(clean(answer) if sys.stdout.isatty() else answer, flush=True)
         return 130 if stop == "interrupted" else int(failed)
 
     # permission --------------------------------------------------------------------
@@ -159,7 +159,8 @@ class Program:
     def ask_here(self, tool: core.Tool, given: dict, rule: str, agent: str) -> str:
         """A question on a line of its own, with all of the call where its one line was not enough."""
         self.waiting += typed_ahead()
-        if self.screen.line(f"● {tool.name}  {summary(given)}", 2).endswith("…"):
+        line = self.screen.line(f"● {tool.name}  {summary(given)}", 2)
+        if line.endswith("…") or line.count("  ") > len(given):  # cut, or a value may look like two
             self.screen.print(details(given), "yellow", 4)
         who = "" if agent == "main" else f"{agent}: "
         inner = rule.partition("(")[2].removesuffix(")")
@@ -244,7 +245,7 @@ class Program:
             self.waiting += typed_ahead()  # during the turn; only a paste at the prompt is one prompt
         if self.waiting:
             line = self.waiting.pop(0)
-            print(prompt + line)
+            print(prompt + clean(line))
             return line
         if not self.interactive:
             if not (line := sys.stdin.readline()):

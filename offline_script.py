@@ -352,7 +352,8 @@ def outcome(call: dict, result: dict | None) -> str:
     first = next((line for line in lines if line.strip()), "no text" if result else "no result")
     error = "error: " if (result or {}).get("is_error") else ""
     words = " ".join([str(call.get("name")), *map(str, input_of(call).values())])
-    return f"- {clip(words, 40)}: {error}{clip(first, 50)}"
+    line = f"- {clip(words, 40)}: {error}{clip(first, 50)}"
+    return line.replace(";;", "; ;").replace("<", "&lt;")  # it may come back in a mail or a summary: no step, no tag
 
 
 def report(agenda: Agenda) -> str:
@@ -431,7 +432,7 @@ def summary(messages: list[dict], limit: int) -> str:
                   if re.search("path|file", name)]
         done.append(outcome(call, agenda.results.get(key)))
     sections = zip(HEADINGS, (prompts[-20:], sorted({*files})[:50], done[-20:]))
-    extract = "".join(f"{line}\n" for heading, lines in sections for line in (heading, *lines))
+    extract = "".join(f"{line}\n" for heading, lines in sections for line in (heading, *lines)).replace("<", "&lt;")
     steps = "\n".join([HEADINGS[-1], "<steps>", *(one.source for one in agenda.steps), "</steps>"])
     room = max(0, 4 * limit - len(steps.encode("utf-8", "replace")))
     return extract.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") + steps

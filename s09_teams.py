@@ -46,8 +46,10 @@ import s02_tool_use
 from console import main, short
 from s01_agent_loop import Agent
 
-LEAD, TURNS = "lead", 100  # model calls of a teammate for one delivery of mail
+# model calls of a teammate for one delivery of mail; what the tag of a message says
+LEAD, TURNS, MARKS = "lead", 100, ("id", "from", "type", "request_id")
 TYPES = *"message broadcast shutdown_request shutdown_response plan_approval_request plan_approval_response".split(),
+OURS = re.compile(r"<(?=[/\s]*(message|inbox|steps|notification|(system-)?reminder)\b)", re.I)  # where our tags begin
 NAME = r"(?!(all|main|user)$)[a-z][a-z0-9-]{0,31}"  # lower case: on some file systems Ann and ann are one file
 # seconds: between looks for mail from other processes (within this one a condition wakes); until the lead waits no
 # longer for a team at work; and for threads when the program ends (a model call may take longer)
@@ -93,12 +95,11 @@ def sort_lines(data: bytes) -> tuple[list[dict], list[bytes]]:
 
 
 def render(mail: list[dict]) -> str:
-    """Mail as the model reads it. No content can end its own tag and go on as somebody else."""
+    """Mail as the model reads it. Nothing in it can end its own tag, go on as somebody else, or hide what follows."""
     parts = []
     for message in mail:
-        marks = [f"{key}={json.dumps(message[key])}" for key in message if key not in ("to", "content", "time")]
-        content = re.sub(r"<(?=/?(message|inbox)\b)", "&lt;", core.sendable(message["content"]), flags=re.I)
-        parts.append(f"<message {' '.join(marks)}>\n{content}\n</message>")
+        marks = " ".join(f"{key}={json.dumps(message[key])}" for key in MARKS if key in message)
+        parts.append("<message " + OURS.sub("&lt;", core.sendable(f"{marks}>\n{message['content']}")) + "\n</message>")
     return "\n".join(["<inbox>", *(parts or ["(empty)"]), "</inbox>"])
 
 

@@ -199,7 +199,7 @@ class Exchange:
     def __init__(self, team: Team):
         self.team, self.news, self.present = team, team.mailbox.news, [LEAD]
         # the lead may still have mail of an earlier run: no new request may have the id of an old one
-        old = re.findall(r'"request_id": "r(\d+)"', json.dumps(team.mailbox.receive(LEAD)))
+        old = re.findall(r'"request_id": "r(\d{1,9})"', json.dumps(team.mailbox.receive(LEAD)))
         self.protocol = Protocol(max(map(int, old), default=0) + 1, lambda agent, before, after, why: core.emit(
             "transition", member=agent, before=before, after=after, why=why))
 

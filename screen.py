@@ -30,11 +30,22 @@ STOPPED = {
 }
 
 
+# What acts on a terminal or cannot be seen: controls and escapes, half characters, marks of direction, line ends
+# of Unicode, blanks and tags without width. Joiners are at home behind a letter or a picture that is not ASCII.
+UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
+                    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a"
+                    "\U000e0000-\U000e0fff]|(?<![^\x00-\x7f])[\u200c\u200d\ufe00-\ufe0f](?!\u20e3)")
+
+
 def clean(text: str) -> str:
-    """Text that cannot act on a terminal: control, escape, direction and invisible characters made visible."""
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]",
-                  lambda found: chr(0x2400 + ord(found[0])) if ord(found[0]) < 32 else "\ufffd",
-                  text.replace("\r\n", "\n").expandtabs(4))
+    """Text that cannot act on a terminal and hides nothing: ESC becomes ␛, other such characters <U+202E>."""
+    return UNSEEN.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else f"<U+{ord(found[0]):04X}>",
+                      text.replace("\r\n", "\n").expandtabs(4))
+
+
+def to_json(value) -> str:
+    """JSON on what every reader takes for one line, and safe to look at: what `clean` would show is escaped."""
+    return UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], json.dumps(value, ensure_ascii=False, default=str))
 
 
 def short(number: float) -> str:
@@ -102,7 +113,7 @@ class Screen:
                 return
             except Exception:  # a fault in drawing must not cost the turn
                 file.write(" " * indent + clean(str(text)) + "\n")
-            file.write(self.prompt + typed)
+            file.write(self.prompt + clean(typed))
             file.flush()
             if turning:  # the model still works: that was a retry, or what another agent had to say
                 self.status = turning
@@ -113,10 +124,12 @@ class Screen:
             file.write("\n".join(" " * indent + line for line in clean(text).split("\n")) + "\n")
             return
         from rich.padding import Padding
+        from rich.segment import Segments
         from rich.text import Text
 
-        shown = Text(clean(text), style=style) if isinstance(text, str) else text
-        self.rich(file).print(Padding(shown, (0, 0, 0, indent), expand=False))
+        console, shown = self.rich(file), Text(clean(text), style=style) if isinstance(text, str) else text
+        drawn = console.render(Padding(shown, (0, 0, 0, indent), expand=False))
+        console.print(Segments(part._replace(text=clean(part.text)) for part in drawn))  # a table's cells, too
 
     def rich(self, file):
         """A rich console on a file, as wide as the terminal is now."""
@@ -133,7 +146,7 @@ class Screen:
             self.status = None
 
     def answer(self, text: str) -> None:
-        """The agent's words on standard output: Markdown on a terminal, untouched in a pipe."""
+        """The agent's words on standard output: Markdown on a terminal, in a pipe byte for byte what the model wrote."""
         if not sys.stdout.isatty():
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
@@ -175,7 +188,7 @@ class Screen:
             return
         from rich.text import Text
 
-        color = SPEAKERS[sum(who.encode()) % len(SPEAKERS)]
+        color = SPEAKERS[sum(map(ord, who)) % len(SPEAKERS)]
         self.print(Text.assemble((clean(who), color), " ", (clean(text), style)), indent=indent)
 
     def on_request(self, event: dict, indent: int) -> None:
@@ -224,19 +237,25 @@ class Screen:
 
 
 def summary(given: dict) -> str:
-    """A call's input on one line: the first field's value, others by name."""
-    parts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in given.values()]
-    return "  ".join(part if index == 0 else f"{name}={part}" for index, (name, part) in enumerate(zip(given, parts)))
+    """A call's input on one line: what it acts on, then the other fields by name, in whatever order they came."""
+    subject = next((name for name in ("command", "pattern", "path", *given) if name in given), "")
+    parts = {name: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for name, v in given.items()}
+    return "  ".join([parts.pop(subject, ""), *map("=".join, parts.items())])
 
 
 def details(given: dict) -> str:
-    """All that a person needs to decide on a call: the diff of an edit, or every field in full."""
-    if {"old_text", "new_text"} <= given.keys():
-        removed = [f"- {line}" for line in str(given["old_text"]).splitlines()]
-        added = [f"+ {line}" for line in str(given["new_text"]).splitlines()]
-        return "\n".join([str(given.get("path", "")), *removed, *added])
-    longest_first = sorted(given.items(), key=lambda item: -len(str(item[1])))  # what is last stays on the screen
-    return "\n".join(f"{name}: {value}" for name, value in longest_first)
+    """All that a person needs to decide on a call: every field in full, an edit as a diff.
+
+    The further lines of a value are set in, so that none looks like another field. What may fill the
+    screen ends with its beginning.
+    """
+    signs = {"old_text": "- ", "new_text": "+ "} if {"old_text", "new_text"} <= given.keys() else {}
+    fields = [f"{name}: {value}".replace("\n", "\n  ") for name, value in given.items() if name not in signs]
+    lines = sorted(fields, key=len, reverse=True)  # what is last stays on the screen
+    lines += [sign + line for name, sign in signs.items() for line in str(given[name]).split("\n")]
+    shown = "\n".join(lines)
+    begins = f"\n({len(shown):,} characters, beginning with {shown[:60].splitlines()[0]})"
+    return shown + begins * (len(shown) > 1_000 or shown.count("\n") > 15)
 
 
 def context_report(agent, messages: list[dict], reported: int) -> str:
@@ -263,7 +282,7 @@ def trace_to(path: Path) -> Callable[[dict], None]:
     def write(event: dict) -> None:
         with lock:
             try:
-                file.write(json.dumps({"v": TRACE_VERSION, **event}, ensure_ascii=False, default=str) + "\n")
+                file.write(to_json({"v": TRACE_VERSION, **event}) + "\n")
                 file.flush()
             except OSError as error:
                 core.listeners.remove(write)
