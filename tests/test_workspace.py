@@ -598,6 +598,30 @@ def test_an_edit_changes_only_its_place(before, old, new, after, workspace):
     assert path.read_bytes() == after
 
 
+@POSIX
+def test_edits_of_one_file_at_the_same_moment_are_all_kept(workspace):
+    """B127: subagents, teammates and workers share a folder, each with a Workspace of its own, by any spelling."""
+    for _ in range(5):
+        path = put(workspace, "f", "".join(f"line {number:03}.\n" for number in range(100)))
+        link = workspace.root / "link"
+        link.unlink(missing_ok=True)
+        link.symlink_to("f")
+        start = threading.Barrier(6)
+
+        def edit(number, name):
+            own = Workspace(workspace.root)
+            start.wait()
+            own.edit(name, f"line {number:03}.", f"changed by {number}")
+
+        names = ["f", "./f", str(path), "link", "f", "./f"]
+        threads = [threading.Thread(target=edit, args=(number * 10, name)) for number, name in enumerate(names)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [path.read_text().count(f"changed by {number}\n") for number in range(0, 60, 10)] == [1] * 6
+
+
 @pytest.mark.parametrize("text, old, new, words", [
     ("abc", "", "X", "old_text is empty"), ("", "", "X", "old_text is empty"),
     ("a", "zzz", "y", "is not in a.txt"), ("a\n", "a", "a", "are the same"), ("a", "z", "z", "are the same"),
