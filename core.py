@@ -490,7 +490,9 @@ def clip(text: str, limit: int = OUTPUT_LIMIT) -> str:
 def tool_result(call: dict, content: str | list, is_error: bool = False) -> dict:
     """The block that answers a call. Text that could not be sent (blank, not UTF-8) is made sendable."""
     if isinstance(content, list):
-        content = [block for block in sendable(content) if block["type"] != "text" or block["text"].strip()]
+        room = OUTPUT_LIMIT // max(1, len(content))
+        content = [{**block, "text": clip(block["text"], room)} if block["type"] == "text" else block
+                   for block in sendable(content) if block["type"] != "text" or block["text"].strip()]
     else:
         text = clip(sendable("" if content is None else str(content)))
         content = text if text.strip() else ""
