@@ -483,7 +483,7 @@ def clip(text: str, limit: int = OUTPUT_LIMIT) -> str:
     """The text, or its head and tail with the count of what was left out between them."""
     if len(text) <= limit:
         return text
-    half = (limit - 60) // 2
+    half = max(1, (limit - 60) // 2)
     return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
 
 

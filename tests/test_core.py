@@ -419,6 +419,11 @@ def test_a_long_result_keeps_head_and_tail_and_counts_the_middle():
     assert "[... 70,060 characters left out ...]" in text
 
 
+@pytest.mark.parametrize("limit", [0, 1, 61, 70, 100])
+def test_clipping_to_very_little_still_cuts(limit):
+    assert len(core.clip("x" * 1_000, limit)) <= max(limit, 60)
+
+
 def test_text_blocks_of_a_result_are_clipped_like_text():
     """B143: a tool that returns blocks must not get around the limit."""
     blocks = [{"type": "text", "text": "a" * 500_000}, {"type": "text", "text": "b"}]
