@@ -380,13 +380,14 @@ def test_sigterm_leaves_a_sane_terminal_and_no_process(open_terminal, moment):
 @pytest.mark.parametrize("environment", [
     {"columns": 10, "lines": 3, "NO_COLOR": "1"}, {"columns": 0, "lines": 0, "TERM": "dumb"}])
 def test_any_width_shows_all_and_no_style_where_none_is_wanted(open_terminal, environment):
-    """B159, B160, and an API failure that keeps the conversation"""
+    """B159, B160, an API failure that keeps the conversation, and B156: a window that is closed ends it"""
     t = open_terminal("--yes", OFFLINE_FAULTS="ok,401", **environment)
     t.type("bash echo 长长长长长长长长长长长长 x ;; say alpha beta **gamma** delta epsilon\r")
     t.wait_for("✗ (?s:.*)401(?s:.*)s01 >> ")
     t.type("go on\r")
     t.wait_for("epsilon(?s:.*)s01 >> ")
     assert "Traceback" not in t.seen and not re.search(r"\x1b\[[0-9;]*m", t.seen)
+    assert t.hang_up() == 128 + signal.SIGHUP
 
 
 # pieces -------------------------------------------------------------------------------------
@@ -398,6 +399,40 @@ def test_the_meter_counts_what_the_api_reports(stand_in):
     meter.on_reply({"agent": "main", "model": "claude-sonnet-5-5", "window": 1_000_000, "usage": usage})
     assert meter.line(meter.turn) == "1 turn · context 3.1k of 1M · in 3k (2k cached) · out 74 · $0.0032"
     assert core.cost("claude-sonnet-5-5", usage) == pytest.approx((900 + 125 + 200) * 2e-6 + 74 * 1e-5)
+
+
+class Tty(io.StringIO):
+    """A file that calls itself a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("environment, colored", [
+    ({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": "0"}, False),
+    ({"TERM": "dumb", "FORCE_COLOR": "1"}, False)], ids=str)
+def test_colour_is_for_terminals_that_want_it(environment, colored, monkeypatch):
+    """B159"""
+    for name, value in {"TERM": "xterm", **environment}.items():
+        monkeypatch.setenv(name, value)
+    terminal, pipe = Tty(), io.StringIO()
+    for file in (terminal, pipe):
+        screen.Screen(file).listen({"kind": "error", "text": "it broke"})
+    assert ("\x1b[31m" in terminal.getvalue()) is colored and "\x1b[3" not in pipe.getvalue()
+
+
+@pytest.mark.parametrize("columns", ["20", "1", "0"])
+def test_in_any_width_nothing_is_cut_without_a_mark(columns, monkeypatch):
+    """B160"""
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "dumb")
+    file, text = Tty(), "长" * 60 + "end"
+    shown = screen.Screen(file)
+    shown.listen({"kind": "error", "text": text})
+    assert "".join(file.getvalue().split()) == f"✗{text}"
+    file.truncate(0)
+    shown.listen({"kind": "tool_call", "name": "bash", "input": {"command": text}})
+    assert "…" in file.getvalue() and "end" not in file.getvalue()
 
 
 @pytest.mark.parametrize("number, text", [(0, "0"), (999, "999"), (1000, "1k"), (1149, "1.1k"), (99_600, "100k"),

@@ -243,6 +243,8 @@ def test_pagers_editors_and_prompts_do_not_wait_for_a_key(workspace, monkeypatch
     assert "exit" not in workspace.bash("git commit -q --amend", timeout=20)
     assert "exit" not in workspace.bash("git rebase -q -i HEAD~2", timeout=20)
     assert workspace.bash("read answer; echo \"<$answer>\"", timeout=20) == "<>"
+    environment = workspace.bash("env")  # git calls a pager only where it sees a terminal, as this test has none
+    assert "sleep" not in environment and {"PAGER=cat", "GIT_TERMINAL_PROMPT=0"} <= set(environment.split("\n"))
 
 
 @POSIX
