@@ -273,10 +273,10 @@ def test_a_paste_during_a_turn_is_the_next_prompt_as_a_whole_and_no_mark_reaches
 
 @needs_terminal
 def test_brackets_are_never_markup_in_a_terminal_either(willing):
-    """B152: in a prompt, tool output, a file name, an error, an answer."""
+    """B152: in a prompt, in what a tool prints, in an error, in an answer."""
     text = "see [/usr/lib] [bold] [/] [red"
-    willing.type(f"bash touch '[red].txt'; ls '[red].txt' '[/].txt'; echo '{text}' ;; say {text}\r")
-    for words in (f"echo '{text}", "'[/].txt': No such file", "[red].txt", text, "turns"):
+    willing.type(f"bash printf '[%s]b[/%s]' red red ;; bash ls '[/].txt'; echo '{text}' ;; say {text}\r")
+    for words in (f"echo '{text}", "[red]b[/red]", "'[/].txt': No such file", text, text, "turns"):
         willing.wait_for(re.escape(words))
     willing.wait_for("s01 >> ")
 
