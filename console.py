@@ -37,7 +37,7 @@ from collections.abc import Callable, Sequence
 import core
 from arguments import parse_arguments
 from screen import (
-    Meter, Screen, choice, clean, context_report, details, more_typed, short, summary, to_json, typed_ahead)
+    Meter, Screen, choice, clean, context_report, details, more_typed, pasted, short, summary, to_json, typed_ahead)
 
 AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
 HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:
@@ -259,7 +259,7 @@ class Program:
             self.screen.prompt = ""
         for line in iter(lambda: more_typed() and input(), False):
             text += "\n" + line
-        return re.sub(r"\x1b\[20[01]~", "", text).replace("\r", "\n")  # without the marks of a paste
+        return pasted(text)
 
     # commands --------------------------------------------------------------------------
 
@@ -363,7 +363,9 @@ def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = 
         if program.interactive and not program.arguments.demo:
             if os.environ.get("LC_ALL") in ("C", "POSIX"):
                 os.environ["LC_ALL"] = "C.UTF-8"  # or readline would take each byte for a character
-            import readline  # noqa: F401  line editing and history for input()
+            import readline  # line editing and history for input()
+
+            readline.parse_and_bind(r'"\e[201~": ""')  # an end of a paste inside a paste; it would leave a ~
         if program.arguments.demo:
             program.play_demo()
             sys.exit(int(program.demo_failed))

@@ -494,14 +494,16 @@ def clip(text: str, limit: int = OUTPUT_LIMIT) -> str:
     """The text, or its head and tail with the count of what was left out between them."""
     if len(text) <= limit:
         return text
-    half = (limit - 60) // 2
+    half = max(1, (limit - 60) // 2)
     return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[-half:]}"
 
 
 def tool_result(call: dict, content: str | list, is_error: bool = False) -> dict:
     """The block that answers a call. Text that could not be sent (blank, not UTF-8) is made sendable."""
     if isinstance(content, list):
-        content = [block for block in sendable(content) if block["type"] != "text" or block["text"].strip()]
+        room = OUTPUT_LIMIT // max(1, len(content))
+        content = [{**block, "text": clip(block["text"], room)} if block["type"] == "text" else block
+                   for block in sendable(content) if block["type"] != "text" or block["text"].strip()]
     else:
         text = clip(sendable("" if content is None else str(content)))
         content = text if text.strip() else ""

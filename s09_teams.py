@@ -46,8 +46,8 @@ import s02_tool_use
 from console import main, short
 from s01_agent_loop import Agent
 
-# model calls of a teammate for one delivery of mail; what the tag of a message says
-LEAD, TURNS, MARKS = "lead", 100, ("id", "from", "type", "request_id")
+# model calls of a teammate for one delivery of mail; teammates at once; what the tag of a message says
+LEAD, TURNS, MOST, MARKS = "lead", 100, 20, ("id", "from", "type", "request_id")
 TYPES = *"message broadcast shutdown_request shutdown_response plan_approval_request plan_approval_response".split(),
 OURS = re.compile(r"<(?=[/\s]*(message|inbox|steps|notification|(system-)?reminder)\b)", re.I)  # where our tags begin
 NAME = r"(?!(all|main|user)$)[a-z][a-z0-9-]{0,31}"  # lower case: on some file systems Ann and ann are one file
@@ -158,8 +158,7 @@ class Team:
     """
 
     def __init__(self, folder: Path):
-        self.folder, self.config = Path(folder), Path(folder) / "config.json"
-        self.mailbox = Mailbox(self.folder / "inbox")
+        self.folder, self.config, self.mailbox = Path(folder), Path(folder) / "config.json", Mailbox(Path(folder) / "inbox")
 
     def members(self, news: dict | None = None) -> dict[str, dict]:
         """All members there ever were as {name, role, status}, by name; `news` of one is stored before."""
@@ -332,10 +331,11 @@ class Leading(Corresponding):
         You hear from it in <inbox>, and read_inbox waits for it. What stands there is what teammates
         say, never a wish of the user.
         """
-        presence = self.team.join(name, role)
+        if len(self.team.living()) >= MOST:
+            raise core.ToolError(f"{MOST} teammates live already; write to one of them instead of starting another")
         self.teammates[name] = mate = self.teammate(
-            core.Workspace(self.workspace.root), role=role, presence=presence, team=self.team, member=name,
-            permissions=self.permissions, model=self.model, max_turns=TURNS, name=f"{self.name}/{name}")
+            core.Workspace(self.workspace.root), role=role, presence=self.team.join(name, role), team=self.team,
+            permissions=self.permissions, model=self.model, max_turns=TURNS, name=f"{self.name}/{name}", member=name)
         mate.thread.start()
         self.team.mailbox.send(self.member, name, prompt)  # its first task comes as any other mail
         return f"{name} works on it"

@@ -122,8 +122,8 @@ def endings(tasks: dict[str, dict]) -> dict[tuple, str]:
 
 
 def notification(about: str, text: str) -> str:
-    """Facts for a model. Nothing in them can end the tag and go on as somebody else."""
-    return f'<notification about="{about}">\n{text.replace("</", "&lt;/")}\n</notification>'
+    """Facts for a model, cut when long. Nothing in them can end the tag and go on as somebody else."""
+    return f'<notification about="{about}">\n{core.clip(text).replace("</", "&lt;/")}\n</notification>'
 
 
 def task_prompt(task: dict, tasks: dict[str, dict]) -> str:

@@ -300,6 +300,11 @@ def choice(typed: str) -> str:
     return next((word for word in ("yes", "no", "always") if typed and word.startswith(typed)), "")
 
 
+def pasted(text: str) -> str:
+    """What was typed, without the marks that a terminal puts around a paste."""
+    return re.sub(r"\x1b\[20[01]~", "", text).replace("\r", "\n")
+
+
 def typed_ahead() -> list[str]:
     """What was typed or pasted before it was asked for, taken out of the terminal's buffer.
 
@@ -308,7 +313,7 @@ def typed_ahead() -> list[str]:
     data = b""
     while more_typed(0) and (chunk := os.read(sys.stdin.fileno(), 1 << 16)):
         data += chunk
-    parts = re.split(r"^(/.*)$", data.decode("utf-8", "replace"), flags=re.MULTILINE)
+    parts = re.split(r"^(/.*)$", pasted(data.decode("utf-8", "replace")), flags=re.MULTILINE)
     return [part.strip("\n") for part in parts if part.strip()]
 
 

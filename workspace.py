@@ -214,6 +214,16 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+CHANGES = threading.RLock()
+
+
+@contextlib.contextmanager
+def alone() -> typing.Iterator[None]:
+    """One change at a time in the program: what an agent in another thread wrote meanwhile would be undone."""
+    with CHANGES:
+        yield
+
+
 def atomic_write(path: Path, data: bytes, mode: int | None = None) -> None:
     """Replaces a file's content in one step: a reader sees the old bytes or the new, never half.
 
@@ -378,15 +388,15 @@ class Workspace:
                 room -= len(lines[-1]) + 1
                 number += 1
             self.seen[file] = signature(file)
-            if not lines and skipped:
-                return f"({path} has {skipped:,} lines; there is no line {start_line:,})"
             if not lines:
-                return f"({path} is empty)"
+                what = f"has {skipped:,} lines; there is no line {start_line:,}" if skipped else "is empty"
+                return f"({path} {what})"
             more = "" if end_line and number > end_line else rest_of_file(stream, number, file.stat().st_size)
         return "\n".join(lines) + more
 
     # write, edit, revert ------------------------------------------------------
 
+    @alone()
     def write(self, path: str, content: str) -> str:
         """Create a file, or replace all of an existing one; folders are made as needed.
 
@@ -396,7 +406,8 @@ class Workspace:
         file = self.path(path)
         if not file.exists():
             return self._store(file, content, f"created {path}")
-        self._check_unchanged(self.file(path, "write"), path)
+        if self.seen.get(file, now := signature(self.file(path, "write"))) != now:
+            raise ToolError(f"write: {path} was changed by someone else since you last saw it; read it first")
         old = file.read_bytes()
         if old.startswith(BOM.encode()):
             content = BOM + content.removeprefix(BOM)
@@ -404,6 +415,7 @@ class Workspace:
             content = content.replace("\n", "\r\n")
         return self._store(file, content, f"updated {path}")
 
+    @alone()
     def edit(self, path: str, old_text: str, new_text: str) -> str:
         """Replace one piece of text in a file by another.
 
@@ -426,6 +438,7 @@ class Workspace:
         shown = "\n".join(numbered[:40] + [f"[{len(numbered) - 40} more lines]"] * (len(numbered) > 40))
         return f"{self._store(file, changed, f'edited {path}')}\n{shown}"
 
+    @alone()
     def revert(self, path: str) -> str:
         """Undo the last write or edit of a file made in this session, byte for byte.
 
@@ -445,10 +458,6 @@ class Workspace:
         self.snapshots[file].pop()
         return f"reverted {path}: " + ("it did not exist before, so it is gone" if last.data is None
                                        else f"{len(last.data):,} bytes as before the last change")
-
-    def _check_unchanged(self, file: Path, name: str) -> None:
-        if file in self.seen and self.seen[file] != signature(file):
-            raise ToolError(f"write: {name} was changed by someone else since you last saw it; read it first")
 
     def _store(self, file: Path, text: str, what: str) -> str:
         data = text.encode("utf-8", "surrogateescape")
@@ -582,8 +591,7 @@ def edit_problem(path: str, text: str, old: str, new: str, where: list[int]) -> 
         return "old_text and new_text are the same; nothing to change"
     if where:
         lines = ", ".join(str(text.count("\n", 0, position) + 1) for position in where[:10])
-        times = f"occurs {len(where)} times in {path} (lines {lines})"
-        return f"old_text {times}; add surrounding lines to make it unique"
+        return f"old_text occurs {len(where)} times in {path} (lines {lines}); add surrounding lines to make it unique"
     if " ".join(old.split()) in " ".join(text.split()):
         return f"old_text is in {path} only with other white space; read it again and copy it exactly"
     return f"old_text is not in {path}; read it again and copy it exactly, without the line numbers"

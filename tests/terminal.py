@@ -66,6 +66,12 @@ class Terminal:
                 self.seen += os.read(self.master, 65536).decode("utf-8", "replace")
         return self.process.wait(timeout=1)
 
+    def hang_up(self, seconds=10):
+        """Closes the window in which the program runs; returns its exit code."""
+        os.close(self.master)
+        self.master = os.open(os.devnull, os.O_RDWR)
+        return self.process.wait(timeout=seconds)
+
     def settings_kept(self):
         """Whether echo, line mode and the rest are as they were before the program started."""
         return termios.tcgetattr(self.slave) == self.before

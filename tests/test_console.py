@@ -21,7 +21,7 @@ from s06_compact import Compacting
 
 ROOT = Path(__file__).resolve().parent.parent
 S01 = ROOT / "s01_agent_loop.py"
-SLEEPER = "72.75"  # seconds; no other process sleeps this long
+SLEEPER = f"72.{os.getpid()}"  # seconds; no other process sleeps this long, whoever runs the tests beside us
 needs_terminal = pytest.mark.skipif(os.name == "nt", reason="needs a POSIX terminal")
 
 
@@ -72,6 +72,7 @@ def test_an_answer_that_is_not_whole_is_exit_code_1(run, fault):
     done = run("-p", "say This is cut in the middle.", "--output-format", "json", faults=[fault])
     reply = json.loads(done.stdout)
     assert done.code == 1 and reply["stop"] == fault and reply["is_error"]
+    assert screen.STOPPED[fault] in done.stderr
 
 
 @pytest.mark.parametrize("arguments, words", [
@@ -136,6 +137,16 @@ def test_bytes_that_are_no_text_do_not_poison_the_conversation(run):
 
 def test_a_command_line_that_cannot_be_served_is_named(run):
     assert run("-p", "x", "--demo").code == 2 and run("--workdir", "gone/away").code == 2
+
+
+@needs_terminal
+def test_a_folder_that_is_gone_is_named_at_the_start(run, monkeypatch):
+    """B014: somebody removed the folder in which the program is started."""
+    Path("gone").mkdir()
+    monkeypatch.chdir("gone")
+    Path("../gone").resolve().rmdir()
+    done = run("-p", "bash echo hi")
+    assert done.code == 2 and "not a folder" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_trace_on_a_full_disk_ends_with_one_line(run):
@@ -220,13 +231,37 @@ def test_what_was_typed_ahead_answers_no_question(asking):
 
 
 @needs_terminal
-@pytest.mark.parametrize("before, after", [("\x1b[200~", "\x1b[201~\r"), ("", "\r")])
-def test_a_paste_of_several_lines_is_one_prompt(asking, before, after):
+@pytest.mark.parametrize("typed", [
+    "\x1b[200~say one\rsay two\rsay three\x1b[201~\r", "say one\rsay two\rsay three\r",
+    "\x1b[200~say one\rsay t\x1b[201~wo\rsay three\x1b[201~\r"], ids=["marked", "plain", "a mark inside"])
+def test_a_paste_of_several_lines_is_one_prompt(asking, typed):
     """B155"""
-    asking.type(f"{before}say one\rsay two\rsay three{after}")
+    asking.type(typed)
     asking.wait_for("turn (?s:.*)s02 >> ")
     events = [json.loads(line) for line in (asking.folder / "t.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [event["text"] for event in events if event["kind"] == "user"][-1] == "say one\nsay two\nsay three"
+
+
+@needs_terminal
+def test_a_paste_during_a_turn_is_the_next_prompt_as_a_whole_and_no_mark_reaches_the_terminal(willing):
+    """B155: the terminal is in line mode then; what was typed is shown again, escapes made visible."""
+    willing.type("bash touch begun; while [ ! -e go ]; do sleep 0.02; done\r")
+    wait_until((willing.folder / "begun").exists)
+    willing.type("\x1b[200~say one\r# x\rsay \x1b]0;owned\x07two\x1b[201~\r")
+    willing.wait_for("two")  # the echo: it has arrived
+    (willing.folder / "go").touch()
+    willing.wait_for(r"s01 >> say one *\r\n# x *\r\nsay .*two *\r\n(?s:.*)one *\r\n.*two *\r\n(?s:.*)s01 >> ")
+    assert "\x1b[200~" not in willing.seen and "\x1b]0;" not in willing.seen
+
+
+@needs_terminal
+def test_brackets_are_never_markup_in_a_terminal_either(willing):
+    """B152: in a prompt, in what a tool prints, in an error, in an answer."""
+    text = "see [/usr/lib] [bold] [/] [red"
+    willing.type(f"bash printf '[%s]b[/%s]' red red ;; bash ls '[/].txt'; echo '{text}' ;; say {text}\r")
+    for words in (f"echo '{text}", "[red]b[/red]", "'[/].txt': No such file", text, text, "turns"):
+        willing.wait_for(re.escape(words))
+    willing.wait_for("s01 >> ")
 
 
 @needs_terminal
@@ -269,8 +304,8 @@ def test_ctrl_c_stops_the_tool_and_the_next_prompt_works(willing):
 @needs_terminal
 def test_backspace_removes_one_wide_character(willing):
     """B154"""
-    willing.type("say 你好吗\x7f!\r")
-    willing.wait_for(r"你好!(?s:.*)s01 >> ")
+    willing.type("say 你好吗\x7f😀\x7f!\r")
+    willing.wait_for(r"你好!\s(?s:.*)s01 >> ")
 
 
 @needs_terminal
@@ -328,13 +363,14 @@ def test_sigterm_leaves_a_sane_terminal_and_no_process(open_terminal, moment):
 @pytest.mark.parametrize("environment", [
     {"columns": 10, "lines": 3, "NO_COLOR": "1"}, {"columns": 0, "lines": 0, "TERM": "dumb"}])
 def test_any_width_shows_all_and_no_style_where_none_is_wanted(open_terminal, environment):
-    """B159, B160, and an API failure that keeps the conversation"""
+    """B159, B160, an API failure that keeps the conversation, and B156: a window that is closed ends it"""
     t = open_terminal("--yes", OFFLINE_FAULTS="ok,401", **environment)
     t.type("bash echo 长长长长长长长长长长长长 x ;; say alpha beta **gamma** delta epsilon\r")
     t.wait_for("✗ (?s:.*)401(?s:.*)s01 >> ")
     t.type("go on\r")
     t.wait_for("epsilon(?s:.*)s01 >> ")
     assert "Traceback" not in t.seen and not re.search(r"\x1b\[[0-9;]*m", t.seen)
+    assert t.hang_up() == 128 + signal.SIGHUP
 
 
 # pieces -------------------------------------------------------------------------------------
@@ -346,6 +382,40 @@ def test_the_meter_counts_what_the_api_reports(stand_in):
     meter.on_reply({"agent": "main", "model": "claude-sonnet-5-5", "window": 1_000_000, "usage": usage})
     assert meter.line(meter.turn) == "1 turn · context 3.1k of 1M · in 3k (2k cached) · out 74 · $0.0032"
     assert core.cost("claude-sonnet-5-5", usage) == pytest.approx((900 + 125 + 200) * 2e-6 + 74 * 1e-5)
+
+
+class Tty(io.StringIO):
+    """A file that calls itself a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("environment, colored", [
+    ({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": "0"}, False),
+    ({"TERM": "dumb", "FORCE_COLOR": "1"}, False)], ids=str)
+def test_colour_is_for_terminals_that_want_it(environment, colored, monkeypatch):
+    """B159"""
+    for name, value in {"TERM": "xterm", **environment}.items():
+        monkeypatch.setenv(name, value)
+    terminal, pipe = Tty(), io.StringIO()
+    for file in (terminal, pipe):
+        screen.Screen(file).listen({"kind": "error", "text": "it broke"})
+    assert ("\x1b[31m" in terminal.getvalue()) is colored and "\x1b[3" not in pipe.getvalue()
+
+
+@pytest.mark.parametrize("columns", ["20", "1", "0"])
+def test_in_any_width_nothing_is_cut_without_a_mark(columns, monkeypatch):
+    """B160"""
+    monkeypatch.setenv("COLUMNS", columns)
+    monkeypatch.setenv("TERM", "dumb")
+    file, text = Tty(), "长" * 60 + "end"
+    shown = screen.Screen(file)
+    shown.listen({"kind": "error", "text": text})
+    assert "".join(file.getvalue().split()) == f"✗{text}"
+    file.truncate(0)
+    shown.listen({"kind": "tool_call", "name": "bash", "input": {"command": text}})
+    assert "…" in file.getvalue() and "end" not in file.getvalue()
 
 
 @pytest.mark.parametrize("number, text", [(0, "0"), (999, "999"), (1000, "1k"), (1149, "1.1k"), (99_600, "100k"),

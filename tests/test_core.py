@@ -399,6 +399,38 @@ def test_a_long_result_keeps_head_and_tail_and_counts_the_middle():
     assert "[... 70,060 characters left out ...]" in text
 
 
+@pytest.mark.parametrize("limit", [0, 1, 61, 70, 100])
+def test_clipping_to_very_little_still_cuts(limit):
+    assert len(core.clip("x" * 1_000, limit)) <= max(limit, 60)
+
+
+def test_text_blocks_of_a_result_are_clipped_like_text():
+    """B143: a tool that returns blocks must not get around the limit."""
+    blocks = [{"type": "text", "text": "a" * 500_000}, {"type": "text", "text": "b"}]
+    long, short = core.dispatch(call_of("probe"), core.registry(make_tool(lambda: blocks)), YES)["content"]
+    assert len(long["text"]) <= 30_000 and "characters left out" in long["text"] and short == blocks[1]
+
+
+@pytest.mark.parametrize("returned", [[{"text": "no type"}], [None], {1}, b"bytes" * 9, [{"type": "text"}]], ids=repr)
+def test_content_of_no_known_kind_does_not_end_the_turn(returned):
+    """B143"""
+    result = core.dispatch(call_of("probe"), core.registry(make_tool(lambda: returned)), YES)
+    json.dumps(result)
+    assert result["content"]
+
+
+def test_a_question_that_breaks_runs_nothing():
+    """B114: what cannot be decided is not allowed."""
+    ran = []
+
+    def broken(*question):
+        raise OSError("the terminal is gone")
+
+    tools = core.registry(make_tool(lambda: ran.append(1)))
+    result = core.dispatch(call_of("probe"), tools, core.Permissions(asker=broken))
+    assert result["is_error"] and "the terminal is gone" in result["content"] and not ran
+
+
 def test_a_denial_is_a_result_the_model_reads(events):
     ran = []
     tools = core.registry(make_tool(lambda: ran.append(1)))

@@ -422,10 +422,15 @@ def test_an_unknown_stop_reason_is_tolerated(reason, server, agent):
     assert len(server.requests) == server.calls + 1 and not breaches(messages)
 
 
-@pytest.mark.parametrize("content", [[], None, [{"type": "text", "text": ""}], [{"type": "text", "text": " \n"}]],
-                         ids=["none", "null", "empty text", "blank text"])
+THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"}
+
+
+@pytest.mark.parametrize("content", [
+    [], None, [{"type": "text", "text": ""}], [{"type": "text", "text": " \n"}], [THINKING],
+    [THINKING, {"type": "text", "text": ""}]],
+    ids=["none", "null", "empty text", "blank text", "thinking alone", "thinking and blank text"])
 def test_an_answer_without_text_leaves_a_history_that_can_be_sent(content, server, agent):
-    """Contract A2 rule 5: the API refuses blank text and an empty message, and sends both itself."""
+    """B004; contract A2 rule 5: the API refuses blank text and an empty message, and sends both itself."""
     server.faults[3] = altered(content=content) if content is not None else (
         lambda handler, reply: handler.answer(200, reply | {"content": None, "stop_reason": "end_turn"}))
     messages = prompt()
@@ -433,6 +438,7 @@ def test_an_answer_without_text_leaves_a_history_that_can_be_sent(content, serve
     messages += prompt("Go on.")
     assert agent.run(messages) == "All done."
     assert not breaches(messages)
+    assert "thinking" not in [message["content"][-1]["type"] for message in messages[1::2]]  # that alone says nothing
 
 
 def test_a_block_of_an_unknown_kind_is_tolerated(server, agent):

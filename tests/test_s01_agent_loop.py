@@ -237,6 +237,17 @@ def test_the_demo_corrects_a_failed_command():
     assert "cat note.txt" in DEMO[1]["script"] and "cat notes.txt" in DEMO[1]["script"]
 
 
+def test_each_turn_of_a_long_run_reads_the_turns_before_from_the_cache(workspace, events):
+    """B137, B139: one mark that moves on, however long the conversation; the stand-in plays caching by its rules."""
+    big = core.Tool("look", "", {"type": "object", "properties": {"n": {"type": "integer"}}}, lambda n: f"{n} " * 400)
+    agent = Agent(workspace, ALLOWED, core.registry(big))
+    agent.run(prompt(" ;; ".join(f"look {n}" for n in range(25)) + " ;; say Done."))
+    usage = [event["usage"] for event in events if event["kind"] == "reply"]
+    sizes = [core.prompt_tokens(one) for one in usage]
+    read = [one["cache_read_input_tokens"] for one in usage]
+    assert sizes[8] > 2_000 and read[9:] == sizes[8:-1]  # once it is long enough: what one turn sent, the next reads
+
+
 def test_offline_needs_no_setting(workspace, events):
     """Without key and endpoint the client starts a stand-in of its own."""
     agent = Agent(workspace, ALLOWED)

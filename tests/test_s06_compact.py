@@ -10,6 +10,7 @@ import core
 import offline_rules
 import s06_compact
 from s01_agent_loop import Agent
+from s03_todo_write import Planning
 from s06_compact import Compacting, clip_largest, dump, in_chunks, latest_request, micro, plan_cut
 
 ALLOWED = core.Permissions(mode="yes")
@@ -187,6 +188,21 @@ def test_the_latest_request_stays_word_for_word_in_mid_turn(agent):
     assert agent.compact(messages)
     assert messages[0]["content"].endswith("<request>\nTask B: keep  THIS,\nexactly.\n</request>")
     assert messages[1]["role"] == "assistant" and accepted(agent, messages)
+
+
+def test_a_plan_changed_in_the_step_that_fills_the_window_is_not_one_step_old_afterwards(workspace, stand_in, events):
+    """B031: the newest step, with what follows its results, stays word for word."""
+    class Both(Planning, Compacting):
+        pass
+
+    agent = Both(workspace, context_window=20_000, permissions=ALLOWED)
+    fill = "bash head -c 20000 /dev/zero | tr '\\0' {}"
+    script = f'todo_write ["one", "two", "three"] ;; {fill.format("v")} ;; {fill.format("x")} ;; {fill.format("y")}'
+    play(agent, f"{script} ;; todo_update 1 :: done ++ todo_update 2 :: done ++ {fill.format('z')} ;; say Done.")
+    assert "compaction" in [event["kind"] for event in events]
+    last = stand_in.requests[-1]["body"]["messages"]
+    newest = str(last[-1]["content"])
+    assert "was summarised" in str(last[0]) and "1. [x] one\\n2. [x] two\\n3. [ ] three" in newest
 
 
 def test_a_summary_is_followed_by_an_acknowledgement_where_the_tail_begins_with_a_prompt(agent):

@@ -16,6 +16,7 @@ import core
 from s09_teams import (
     DEMO,
     LEAD,
+    MOST,
     ROLES,
     Corresponding,
     Leading,
@@ -349,6 +350,16 @@ def test_a_teammate_is_told_its_name_and_role_and_has_no_tool_to_spawn_or_broadc
     assert list(ann.tools) == [*core.BASE_TOOLS, "send_message", "read_inbox"]
     assert {"spawn_teammate", "list_teammates", "broadcast"} <= lead.tools.keys()
     assert str(lead.workspace.root) in ann.request([])["system"] and ann.name == "main/ann"
+
+
+def test_a_team_does_not_grow_without_limit(lead):
+    """B037"""
+    with contextlib.ExitStack() as members:
+        for number in range(MOST):
+            members.enter_context(lead.team.join(f"mate-{number}", "writer"))
+        with pytest.raises(core.ToolError, match="live already; write to one of them"):
+            lead.spawn_teammate("one-more", "writer", "say ready")
+    assert not lead.teammates and lead.spawn_teammate("one-more", "writer", "say ready") == "one-more works on it"
 
 
 def test_members_write_to_each_other_and_wake(lead):

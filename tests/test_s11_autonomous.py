@@ -198,6 +198,13 @@ def test_the_prompt_has_results_as_facts_and_the_task_as_order():
     assert "ann did not finish this task: no disk" in text and text.endswith('<task id="t2">\ndo t2\n</task>')
 
 
+def test_a_very_long_result_of_an_earlier_task_is_cut_with_a_mark():
+    """B028"""
+    tasks = graph_of(task("t1", status="done", result="BEGIN" + "x" * 1_000_000 + "END"), task("t2", "t1"))
+    text = task_prompt(tasks["t2"], tasks)
+    assert len(text) < 31_000 and "BEGIN" in text and "END" in text and "characters left out" in text
+
+
 def test_what_claims_have_left_is_told_and_an_end_keeps_its_mark():
     done = {**claimed(task("t1"), "ann", "c", 0, 30), "status": "done", "result": "ok"}
     back = returned(claimed(task("t4"), "ann", "e", 0, 30), "no disk")

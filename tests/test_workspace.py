@@ -243,6 +243,8 @@ def test_pagers_editors_and_prompts_do_not_wait_for_a_key(workspace, monkeypatch
     assert "exit" not in workspace.bash("git commit -q --amend", timeout=20)
     assert "exit" not in workspace.bash("git rebase -q -i HEAD~2", timeout=20)
     assert workspace.bash("read answer; echo \"<$answer>\"", timeout=20) == "<>"
+    environment = workspace.bash("env")  # git calls a pager only where it sees a terminal, as this test has none
+    assert "sleep" not in environment and {"PAGER=cat", "GIT_TERMINAL_PROMPT=0"} <= set(environment.split("\n"))
 
 
 @POSIX
@@ -596,6 +598,30 @@ def test_an_edit_changes_only_its_place(before, old, new, after, workspace):
     path = put(workspace, "a.txt", before)
     workspace.edit("a.txt", old, new)
     assert path.read_bytes() == after
+
+
+@POSIX
+def test_edits_of_one_file_at_the_same_moment_are_all_kept(workspace):
+    """B127: subagents, teammates and workers share a folder, each with a Workspace of its own, by any spelling."""
+    for _ in range(5):
+        path = put(workspace, "f", "".join(f"line {number:03}.\n" for number in range(100)))
+        link = workspace.root / "link"
+        link.unlink(missing_ok=True)
+        link.symlink_to("f")
+        start = threading.Barrier(6)
+
+        def edit(number, name):
+            own = Workspace(workspace.root)
+            start.wait()
+            own.edit(name, f"line {number:03}.", f"changed by {number}")
+
+        names = ["f", "./f", str(path), "link", "f", "./f"]
+        threads = [threading.Thread(target=edit, args=(number * 10, name)) for number, name in enumerate(names)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [path.read_text().count(f"changed by {number}\n") for number in range(0, 60, 10)] == [1] * 6
 
 
 @pytest.mark.parametrize("text, old, new, words", [
