@@ -366,7 +366,8 @@ def text_of(content: str | list[dict]) -> str:
 
 def has_results(message: dict) -> bool:
     """Whether a message answers tool calls; the API wants results before anything else in it."""
-    return message["role"] == "user" and as_blocks(message["content"])[0]["type"] == "tool_result"
+    content = message["content"]  # asked of each message before each turn, so it makes no blocks of a text
+    return message["role"] == "user" and not isinstance(content, str) and content[0]["type"] == "tool_result"
 
 
 def results_in(messages: list[dict]) -> list[tuple[list, int, dict]]:

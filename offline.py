@@ -210,9 +210,9 @@ class Handler(BaseHTTPRequestHandler):
         self.number, path = self.server.request_id(), self.path.partition("?")[0]
         headers = {name.lower(): value for name, value in self.headers.items()}
         hidden = dict.fromkeys(headers.keys() & SECRETS, "(redacted)")
-        record = {"path": path, "headers": {**headers, **hidden}, "body": None, "status": None,
-                  "error": None, "usage": None, "reply": None}
         raw = self.read_body()
+        record = {"path": path, "headers": {**headers, **hidden}, "body": None, "status": None,
+                  "error": None, "usage": None, "reply": None, "bytes": len(raw)}
         fault = self.server.next_fault() if path == PATHS[0] else "ok"
         if path not in PATHS:
             return self.fail(record, Refused(f"Not found: {path}", 404))
@@ -364,7 +364,7 @@ class StandIn(ThreadingHTTPServer):
             return self.cache.account(request.owner, request.pieces)
 
     def keep(self, record: dict) -> None:
-        line = {key: record.get(key) for key in ("path", "status", "error", "usage")}
+        line = {key: record.get(key) for key in ("path", "status", "error", "usage", "bytes")}
         line["stop_reason"] = (record.get("reply") or {}).get("stop_reason")
         with self.lock:
             self.requests.append(record)

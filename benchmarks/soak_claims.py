@@ -27,12 +27,12 @@ LEASE = 1.0  # seconds; the killed ones' tasks come back after it
 
 def work(folder: Path, name: str, doomed: bool) -> None:
     """The life of a worker process: until every task is done. A doomed one only begins tasks after a while."""
-    board = Board(folder / "tasks")
+    board, parent = Board(folder / "tasks"), os.getppid()
     for number in range(1_000_000):
         task, tasks = board.claim(name, lease=LEASE)
         if doomed and task and number >= 2:
             (folder / f"{name}.holds").write_text(task["id"])
-            while True:  # at work on it, until the kill
+            while os.getppid() == parent:  # at work on it, until the kill
                 time.sleep(1)
         if task and board.finish(task, f"by {name}"):
             with open(folder / f"{name}.finished", "a") as file:

@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from s09_teams import Mailbox
 
-WRITERS, MEAN = 8, 0.25  # processes; seconds from one kill to the next
+WRITERS, MEAN = 8, 0.25  # processes; seconds from one kill to the next, about half of which a reader needs to start
 
 
 def write(folder: str, writer: str, count: str, seconds: str) -> None:
@@ -33,7 +33,7 @@ def write(folder: str, writer: str, count: str, seconds: str) -> None:
 
 def read(folder: str, history: str) -> None:
     """The reader process: what is new goes into the history, and only then is it acknowledged."""
-    mailbox = Mailbox(folder)
+    mailbox, parent = Mailbox(folder), os.getppid()
     with open(history, "a+b") as file:
         file.seek(0)
         whole = file.read().rpartition(b"\n")[0]
@@ -42,7 +42,7 @@ def read(folder: str, history: str) -> None:
         again = sum(message["id"] in known for message in mailbox.receive("reader"))
         with open(f"{history}.again", "a") as figures:
             figures.write(f"{again}\n")  # delivered again because of the kill
-        while True:
+        while os.getppid() == parent:  # should the soak be killed, its reader ends as well
             if new := mailbox.receive("reader", acknowledged=known):
                 file.write(b"".join(json.dumps(message).encode() + b"\n" for message in new))
                 file.flush()
@@ -55,33 +55,52 @@ def start(*words: str) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, __file__, *words])
 
 
+def begun(history: str) -> list[int]:
+    """For each reader that has begun to read: how many messages came to it again."""
+    file = Path(f"{history}.again")
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+
+def drain(inbox: str, seconds: float = 60) -> None:
+    """Waits until the reader has acknowledged everything, or the time is over."""
+    deadline, path = time.monotonic() + seconds, Path(inbox) / "reader.jsonl"
+    while path.exists() and path.stat().st_size and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def compare(inbox: str, history: str, sent: list[str]) -> list[str]:
+    """What is wrong with the history, a line each: whatever was sent must be there once and whole."""
+    with open(history, "rb") as file:
+        counts = collections.Counter(json.loads(line)["content"] for line in file)
+    wrong = [f"{name}: {counts[name]} times" for name in sent if counts[name] != 1]
+    wrong += [f"{name}: never sent" for name in counts.keys() - set(sent)]
+    damaged = Path(inbox) / "reader.damaged"
+    return wrong + [f"{damaged} exists"] * damaged.exists()
+
+
 def soak(folder: str, messages: int, kills: int, seed: int = 1) -> tuple[list[str], int, float]:
     """Runs it; returns what is wrong, how many messages were delivered again, and the seconds it took."""
     chance, begin = random.Random(seed), time.monotonic()
     inbox, history = os.path.join(folder, "inbox"), os.path.join(folder, "history")
     share, rest = divmod(messages, WRITERS)
     writers = [start("write", inbox, str(n), str(share + (n < rest)), str(kills * MEAN)) for n in range(WRITERS)]
-    for _ in range(kills):
+    for number in range(kills):
         reader = start("read", inbox, history)
-        time.sleep(MEAN / 2 + chance.random() * MEAN)
+        while len(begun(history)) <= number and reader.poll() is None:
+            time.sleep(0.002)  # a reader that dies before it reads would prove nothing
+        time.sleep(chance.random() * MEAN)
         reader.kill()
         reader.wait()
     for writer in writers:
         writer.wait()
-    reader, deadline = start("read", inbox, history), time.monotonic() + 60
-    while Mailbox(inbox).receive("reader") and time.monotonic() < deadline:
-        time.sleep(0.05)
+    reader = start("read", inbox, history)
+    drain(inbox)
     reader.kill()
     reader.wait()
-    with open(history, "rb") as file:
-        counts = collections.Counter(json.loads(line)["content"] for line in file)
     sent = [f"{n}/{number}" for n in range(WRITERS) for number in range(share + (n < rest))]
-    wrong = [f"{name}: {counts[name]} times" for name in sent if counts[name] != 1]
-    wrong += [f"{name}: never sent" for name in counts.keys() - set(sent)]
+    wrong = compare(inbox, history, sent)
     wrong += [f"a writer ended with {writer.returncode}" for writer in writers if writer.returncode]
-    damaged = Path(inbox) / "reader.damaged"
-    again = sum(map(int, Path(f"{history}.again").read_text().split()))
-    return wrong + [f"{damaged} exists"] * damaged.exists(), again, time.monotonic() - begin
+    return wrong, sum(begun(history)), time.monotonic() - begin
 
 
 if __name__ == "__main__":
