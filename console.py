@@ -36,8 +36,8 @@ from collections.abc import Callable, Sequence
 
 import core
 from arguments import parse_arguments
-from screen import (
-    Meter, Screen, choice, clean, context_report, details, more_typed, pasted, short, summary, to_json, typed_ahead)
+from keyboard import choice, more_typed, pasted, typed_ahead
+from screen import Meter, Screen, clean, context_report, details, short, summary, to_json
 
 AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
 HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:

@@ -289,39 +289,3 @@ def trace_to(path: Path) -> Callable[[dict], None]:
                 core.emit("error", agent="main", text=f"--trace {path}: {error.strerror}; the trace ends here")
 
     return write
-
-
-# the keyboard ---------------------------------------------------------------
-
-
-def choice(typed: str) -> str:
-    """yes, no or always from what was typed, or "" when it is none of them."""
-    typed = typed.strip().lower()
-    return next((word for word in ("yes", "no", "always") if typed and word.startswith(typed)), "")
-
-
-def pasted(text: str) -> str:
-    """What was typed, without the marks that a terminal puts around a paste."""
-    return re.sub(r"\x1b\[20[01]~", "", text).replace("\r", "\n")
-
-
-def typed_ahead() -> list[str]:
-    """What was typed or pasted before it was asked for, taken out of the terminal's buffer.
-
-    It is one prompt, as a paste must be; only a line that begins with / stands alone.
-    """
-    data = b""
-    while more_typed(0) and (chunk := os.read(sys.stdin.fileno(), 1 << 16)):
-        data += chunk
-    parts = re.split(r"^(/.*)$", pasted(data.decode("utf-8", "replace")), flags=re.MULTILINE)
-    return [part.strip("\n") for part in parts if part.strip()]
-
-
-def more_typed(seconds: float = 0.03) -> bool:
-    """Whether more input is there at once, as after a paste; never on Windows, which cannot tell."""
-    import select
-
-    try:
-        return bool(select.select([sys.stdin], [], [], seconds)[0])
-    except (OSError, ValueError):
-        return False
