@@ -48,7 +48,7 @@ class Interrupted(KeyboardInterrupt):
 
 GRACE = 0.2  # seconds to wait for more output when the shell has ended and a child of it lives on
 DRAIN = 2  # seconds when none does: the rest is on its way, unless a child left the process group
-CHUNK = 1 << 19  # bytes of a pipe and of one read; Linux's own 64 KB make `cat` of a large file twice as slow
+CHUNK = 1 << 20  # bytes of a pipe and of one read; Linux's own 64 KB make `cat` of a large file twice as slow
 BULK, NAP = 4096, 1e-4  # after a read of so many bytes wait so many seconds for the pipe to fill
 FORCE = getattr(signal, "SIGKILL", signal.SIGTERM)
 NEUTRAL = {"PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat", "EDITOR": "true", "VISUAL": "true",
