@@ -83,6 +83,7 @@ class Settings:
     base_url: str = ""
     model: str = DEFAULT_MODEL
     timeout_ms: str = "600000"  # of silence, after which a request is given up and sent again
+    window: int = 0  # tokens, of a model that MODELS does not know; 0: as ModelInfo says
 
     @property
     def offline(self) -> bool:
@@ -96,13 +97,14 @@ class Settings:
 
 
 def settings() -> Settings:
-    """Reads the environment. A base URL is wanted without /v1, which the SDK adds by itself."""
+    """Reads the environment. A base URL is wanted without /v1/messages, which the SDK adds by itself."""
     value = {name: os.environ.get(name, "").strip() for name in (
         "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "MODEL_ID", "ANTHROPIC_MODEL",
-        "API_TIMEOUT_MS")}
+        "API_TIMEOUT_MS", "CONTEXT_WINDOW")}
     found = Settings(value["ANTHROPIC_API_KEY"], value["ANTHROPIC_AUTH_TOKEN"],
-                     value["ANTHROPIC_BASE_URL"].rstrip("/").removesuffix("/v1"),
-                     timeout_ms=value["API_TIMEOUT_MS"] or Settings.timeout_ms)
+                     value["ANTHROPIC_BASE_URL"].rstrip("/").removesuffix("/messages").removesuffix("/v1"),
+                     timeout_ms=value["API_TIMEOUT_MS"] or Settings.timeout_ms,
+                     window=int(value["CONTEXT_WINDOW"]) if value["CONTEXT_WINDOW"].isdecimal() else 0)
     default = STAND_IN_MODEL if found.offline else DEFAULT_MODEL
     return replace(found, model=value["MODEL_ID"] or value["ANTHROPIC_MODEL"] or default)
 
@@ -144,13 +146,14 @@ IMAGE_TOKENS = 1_600  # about what the API counts for a picture as large as it t
 
 
 def model_info(model: str) -> ModelInfo:
-    """Window and price of a model, by its id or the id with a date behind it.
+    """Window and price of a model, by its id or the id with a date behind it; CONTEXT_WINDOW for others.
 
     The stand-in plays models with a small window, for lessons: stand-in-32k has 32,000 tokens.
     """
     if small := re.fullmatch(rf"{STAND_IN_MODEL}-(\d+)k", model):
         return ModelInfo(int(small[1]) * 1000)
-    return next((info for name, info in MODELS.items() if model.startswith(name)), ModelInfo())
+    other = ModelInfo(settings().window or ModelInfo.window)
+    return next((info for name, info in MODELS.items() if model.startswith(name)), other)
 
 
 def prompt_tokens(usage: dict) -> int:

@@ -126,7 +126,7 @@ class Agent:
 
     def request(self, messages: list[dict]) -> dict:
         """What the model sees this turn, as the keyword arguments of one API call."""
-        return {"model": self.model, "max_tokens": MAX_TOKENS,
+        return {"model": self.model, "max_tokens": min(MAX_TOKENS, self.window // 2),
                 "system": self.system.replace("{root}", str(self.workspace.root)),
                 "tools": [tool.definition() for tool in self.tools.values()],
                 "messages": core.merge_roles(messages), **core.settings().caching}

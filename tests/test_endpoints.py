@@ -244,13 +244,23 @@ def test_a_base_url_with_a_dummy_key_works(server, agent, monkeypatch):
     assert agent.run(prompt()) == "All done."
 
 
-def test_a_base_url_given_with_v1_works(server, agent, monkeypatch):
-    """Contract D: the SDK adds /v1 by itself; given twice it would be a 404."""
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url + "/v1/")
+@pytest.mark.parametrize("path", ["/v1/", "/v1/messages"])
+def test_a_base_url_given_with_the_path_of_the_api_works(path, server, agent, monkeypatch):
+    """Contract D: the SDK adds /v1/messages by itself; given twice it would be a 404."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url + path)
     assert agent.run(prompt()) == "All done."
 
 
 # ------------------------------------------------------------------------------- faults that pass
+def test_the_window_of_a_model_nobody_knows_can_be_told_and_bounds_its_replies(server, agent, monkeypatch):
+    """vLLM refuses a request whose prompt and max_tokens together are larger than the window."""
+    assert agent.window == core.ModelInfo.window
+    monkeypatch.setenv("CONTEXT_WINDOW", "8192")
+    agent.run(prompt())
+    assert agent.window == 8192 and {request["max_tokens"] for request in server.requests} == {4096}
+    assert core.model_info("claude-haiku-4-5").window == 200_000  # known ones are as they are
+
+
 
 def test_a_call_is_not_run_twice_when_the_request_after_it_fails(server, agent, events):
     """Only the request is tried again; what the tools did stays done."""
