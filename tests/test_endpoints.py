@@ -17,6 +17,7 @@ import pytest
 
 import core
 import s01_agent_loop
+import s06_compact
 from program import Program
 
 # ------------------------------------------------------------------------------- the server
@@ -430,6 +431,19 @@ def test_an_unknown_stop_reason_is_tolerated(reason, server, agent):
     server.always = lambda handler, reply: handler.answer(200, reply | {"stop_reason": reason})
     assert agent.run(messages := prompt()) == "All done."
     assert len(server.requests) == server.calls + 1 and not breaches(messages)
+
+
+@pytest.mark.parametrize("reason, whole", [("", True), (None, True), ("stop", True), ("max_tokens", False)])
+def test_a_summary_is_whole_unless_its_stop_reason_says_that_it_was_cut(reason, whole, server, workspace):
+    """Compaction must work with the back ends that send another word for end_turn, or none."""
+    server.calls = 0
+    server.faults[1] = lambda handler, reply: handler.answer(200, reply | {"stop_reason": reason})
+    agent = s06_compact.Compacting(workspace)
+    if whole:
+        assert agent.summarise(prompt(), "", 10_000) == "All done."
+    else:
+        with pytest.raises(core.ModelError, match="not whole"):
+            agent.summarise(prompt(), "", 10_000)
 
 
 THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"}
