@@ -189,6 +189,7 @@ def estimate_tokens(value) -> int:
 RETRIES = 4  # after the first attempt; waits of about 0.5, 1, 2 and 4 s, or what retry-after says
 LONGEST_WAIT = 60  # seconds; a server that wants more is reported instead of waited for
 TEMPORARY = (200, 408, 409, 429)  # worth another try, as is 500 and above; 200: an error inside a stream
+TOO_LONG = r"too long|context.(limit|length|window|size)|(token|length) limit|max(imum)?( \w+)? length|number of tokens"
 _clients: dict[Settings, object] = {}
 _client_lock = threading.Lock()
 
@@ -262,7 +263,7 @@ def _may_pass(error: Exception) -> bool:
         return False  # a base URL or a key with a typing error in it
     broken = isinstance(error, (anthropic.APIConnectionError, httpx2.HTTPError, json.JSONDecodeError))
     status = getattr(error, "status_code", None) or 0
-    return broken or status in TEMPORARY or status >= 500
+    return broken or status in TEMPORARY or status >= 500 and not too_long(error)
 
 
 def _retry_wait(error: Exception, retry: int) -> float:
@@ -278,8 +279,8 @@ def _retry_wait(error: Exception, retry: int) -> float:
 def _what(error: Exception) -> str:
     """The error in a few words, from its status and the API's own message, on one line."""
     status = getattr(error, "status_code", None)
-    body = getattr(error, "body", None)
-    detail = (body.get("error") or body.get("detail")) if isinstance(body, dict) else None
+    said = body if isinstance(body := getattr(error, "body", None), dict) else {}
+    detail = said.get("error") or said.get("detail") or said.get("message")
     text = detail.get("message") if isinstance(detail, dict) else detail
     if type(error) is ValueError:
         text = str(error)
@@ -291,9 +292,9 @@ def _what(error: Exception) -> str:
 
 
 def too_long(error: Exception) -> bool:
-    """Whether the prompt was larger than the window. The API has no error type for that, only words."""
+    """Whether the prompt was larger than the window. There is no error type for that, only everybody's words."""
     status = getattr(error, "status_code", None)
-    return status == 413 or status == 400 and bool(re.search("too long|context (limit|length|window)", _what(error)))
+    return status == 413 or status in (400, 422, 500) and bool(re.search(TOO_LONG, _what(error), re.IGNORECASE))
 
 
 def explain(error: Exception) -> str:
@@ -313,6 +314,8 @@ def explain(error: Exception) -> str:
         404: "check the model (--model or MODEL_ID) and ANTHROPIC_BASE_URL (without /v1)",
         429: "too many requests; wait a little and ask again",
         None: "check the network and ANTHROPIC_BASE_URL, then ask again"}
+    if status == 400 and re.search(r"(?i)(invalid|unknown) model|model.{0,60} not (exist|found|supported)", what):
+        status = 404  # so it is told by proxies
     refused = "the request was refused; the conversation is kept, /clear starts afresh"
     other = refused if 400 <= (status or 0) < 500 else "the service has trouble; ask again later"
     return f"{what}: {advice.get(status, other)}"
@@ -327,7 +330,7 @@ def plain_reply(message) -> dict:
     reply = message.to_dict(mode="json", warnings=False) if hasattr(message, "to_dict") else {}
     reply = sendable(reply)
     if "content" not in reply:
-        raise ValueError("the server's answer is not a message of the Messages API")
+        raise ValueError(f"the server's answer is not a message of the Messages API: {str(reply or 'no JSON')[:200]}")
     content = []
     for block in as_blocks(reply.get("content") or []):
         kind = block.get("type") if isinstance(block, dict) else None
