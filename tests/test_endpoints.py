@@ -473,6 +473,15 @@ def test_an_unknown_stop_reason_is_tolerated(reason, server, agent):
     assert len(server.requests) == server.calls + 1 and not breaches(messages)
 
 
+def test_a_call_in_a_reply_as_long_as_it_may_be_is_not_run_whatever_the_stop_reason_says(server, agent, events):
+    """A proxy may call a reply whole that was cut, and close the brackets of its call (invariant I2)."""
+    usage = {"input_tokens": 10, "output_tokens": s01_agent_loop.MAX_TOKENS}
+    server.faults[2] = lambda handler, reply: handler.answer(200, reply | {"usage": usage})
+    assert agent.run(messages := prompt()) == "All done."
+    assert "cut off by max_tokens" in json.dumps(messages[4]) and not breaches(messages)
+    assert sum(event["kind"] == "tool_call" for event in events) == server.calls - 1
+
+
 @pytest.mark.parametrize("reason, whole", [("", True), (None, True), ("stop", True), ("max_tokens", False)])
 def test_a_summary_is_whole_unless_its_stop_reason_says_that_it_was_cut(reason, whole, server, workspace):
     """Compaction must work with the back ends that send another word for end_turn, or none."""
