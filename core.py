@@ -150,9 +150,8 @@ def model_info(model: str) -> ModelInfo:
 
     The stand-in plays models with a small window, for lessons: stand-in-32k has 32,000 tokens.
     """
-    if small := re.fullmatch(rf"{STAND_IN_MODEL}-(\d+)k", model):
-        return ModelInfo(int(small[1]) * 1000)
-    other = ModelInfo(settings().window or ModelInfo.window)
+    small = re.fullmatch(rf"{STAND_IN_MODEL}-(\d+)k", model)
+    other = ModelInfo(int(small[1]) * 1000 if small else settings().window or ModelInfo.window)
     return next((info for name, info in MODELS.items() if model.startswith(name)), other)
 
 
@@ -268,8 +267,7 @@ def _may_pass(error: Exception) -> bool:
 
 def _retry_wait(error: Exception, retry: int) -> float:
     """Seconds to wait before the next attempt; `retry` counts from 0."""
-    response = getattr(error, "response", None)
-    headers = getattr(response, "headers", None) or {}
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
     try:
         return max(0.0, float(headers["retry-after"]))
     except (KeyError, ValueError):  # absent, or a date
