@@ -83,6 +83,7 @@ class Settings:
     base_url: str = ""
     model: str = DEFAULT_MODEL
     timeout_ms: str = "600000"  # of silence, after which a request is given up and sent again
+    window: int = 0  # tokens, of a model that MODELS does not know; 0: as ModelInfo says
 
     @property
     def offline(self) -> bool:
@@ -96,13 +97,14 @@ class Settings:
 
 
 def settings() -> Settings:
-    """Reads the environment. A base URL is wanted without /v1, which the SDK adds by itself."""
+    """Reads the environment. A base URL is wanted without /v1/messages, which the SDK adds by itself."""
     value = {name: os.environ.get(name, "").strip() for name in (
         "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "MODEL_ID", "ANTHROPIC_MODEL",
-        "API_TIMEOUT_MS")}
+        "API_TIMEOUT_MS", "CONTEXT_WINDOW")}
     found = Settings(value["ANTHROPIC_API_KEY"], value["ANTHROPIC_AUTH_TOKEN"],
-                     value["ANTHROPIC_BASE_URL"].rstrip("/").removesuffix("/v1"),
-                     timeout_ms=value["API_TIMEOUT_MS"] or Settings.timeout_ms)
+                     value["ANTHROPIC_BASE_URL"].rstrip("/").removesuffix("/messages").removesuffix("/v1"),
+                     timeout_ms=value["API_TIMEOUT_MS"] or Settings.timeout_ms,
+                     window=int(value["CONTEXT_WINDOW"]) if value["CONTEXT_WINDOW"].isdecimal() else 0)
     default = STAND_IN_MODEL if found.offline else DEFAULT_MODEL
     return replace(found, model=value["MODEL_ID"] or value["ANTHROPIC_MODEL"] or default)
 
@@ -144,13 +146,13 @@ IMAGE_TOKENS = 1_600  # about what the API counts for a picture as large as it t
 
 
 def model_info(model: str) -> ModelInfo:
-    """Window and price of a model, by its id or the id with a date behind it.
+    """Window and price of a model, by its id or the id with a date behind it; CONTEXT_WINDOW for others.
 
     The stand-in plays models with a small window, for lessons: stand-in-32k has 32,000 tokens.
     """
-    if small := re.fullmatch(rf"{STAND_IN_MODEL}-(\d+)k", model):
-        return ModelInfo(int(small[1]) * 1000)
-    return next((info for name, info in MODELS.items() if model.startswith(name)), ModelInfo())
+    small = re.fullmatch(rf"{STAND_IN_MODEL}-(\d+)k", model)
+    other = ModelInfo(int(small[1]) * 1000 if small else settings().window or ModelInfo.window)
+    return next((info for name, info in MODELS.items() if model.startswith(name)), other)
 
 
 def prompt_tokens(usage: dict) -> int:
@@ -186,6 +188,7 @@ def estimate_tokens(value) -> int:
 RETRIES = 4  # after the first attempt; waits of about 0.5, 1, 2 and 4 s, or what retry-after says
 LONGEST_WAIT = 60  # seconds; a server that wants more is reported instead of waited for
 TEMPORARY = (200, 408, 409, 429)  # worth another try, as is 500 and above; 200: an error inside a stream
+TOO_LONG = r"too long|context.(limit|length|window|size)|(token|length) limit|max(imum)?( \w+)? length|number of tokens"
 _clients: dict[Settings, object] = {}
 _client_lock = threading.Lock()
 
@@ -259,13 +262,12 @@ def _may_pass(error: Exception) -> bool:
         return False  # a base URL or a key with a typing error in it
     broken = isinstance(error, (anthropic.APIConnectionError, httpx2.HTTPError, json.JSONDecodeError))
     status = getattr(error, "status_code", None) or 0
-    return broken or status in TEMPORARY or status >= 500
+    return broken or status in TEMPORARY or status >= 500 and not too_long(error)
 
 
 def _retry_wait(error: Exception, retry: int) -> float:
     """Seconds to wait before the next attempt; `retry` counts from 0."""
-    response = getattr(error, "response", None)
-    headers = getattr(response, "headers", None) or {}
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
     try:
         return max(0.0, float(headers["retry-after"]))
     except (KeyError, ValueError):  # absent, or a date
@@ -275,8 +277,8 @@ def _retry_wait(error: Exception, retry: int) -> float:
 def _what(error: Exception) -> str:
     """The error in a few words, from its status and the API's own message, on one line."""
     status = getattr(error, "status_code", None)
-    body = getattr(error, "body", None)
-    detail = (body.get("error") or body.get("detail")) if isinstance(body, dict) else None
+    said = body if isinstance(body := getattr(error, "body", None), dict) else {}
+    detail = said.get("error") or said.get("detail") or said.get("message")
     text = detail.get("message") if isinstance(detail, dict) else detail
     if type(error) is ValueError:
         text = str(error)
@@ -288,9 +290,9 @@ def _what(error: Exception) -> str:
 
 
 def too_long(error: Exception) -> bool:
-    """Whether the prompt was larger than the window. The API has no error type for that, only words."""
+    """Whether the prompt was larger than the window. There is no error type for that, only everybody's words."""
     status = getattr(error, "status_code", None)
-    return status == 413 or status == 400 and bool(re.search("too long|context (limit|length|window)", _what(error)))
+    return status == 413 or status in (400, 422, 500) and bool(re.search(TOO_LONG, _what(error), re.IGNORECASE))
 
 
 def explain(error: Exception) -> str:
@@ -310,6 +312,8 @@ def explain(error: Exception) -> str:
         404: "check the model (--model or MODEL_ID) and ANTHROPIC_BASE_URL (without /v1)",
         429: "too many requests; wait a little and ask again",
         None: "check the network and ANTHROPIC_BASE_URL, then ask again"}
+    if status == 400 and re.search(r"(?i)(invalid|unknown) model|model.{0,60} not (exist|found|supported)", what):
+        status = 404  # so it is told by proxies
     refused = "the request was refused; the conversation is kept, /clear starts afresh"
     other = refused if 400 <= (status or 0) < 500 else "the service has trouble; ask again later"
     return f"{what}: {advice.get(status, other)}"
@@ -324,7 +328,7 @@ def plain_reply(message) -> dict:
     reply = message.to_dict(mode="json", warnings=False) if hasattr(message, "to_dict") else {}
     reply = sendable(reply)
     if "content" not in reply:
-        raise ValueError("the server's answer is not a message of the Messages API")
+        raise ValueError(f"the server's answer is not a message of the Messages API: {str(reply or 'no JSON')[:200]}")
     content = []
     for block in as_blocks(reply.get("content") or []):
         kind = block.get("type") if isinstance(block, dict) else None

@@ -152,7 +152,7 @@ BUGS = {
     "6.3": Bug("s06_compact",
                "After a compaction the agent no longer knew the steps that were open. The summary in "
                ".agent/memory.md stops in the middle of a sentence.",
-               'if not summary or reply["stop_reason"] != "end_turn":', "if not summary:",
+               'if not summary or reply["stop_reason"] in NOT_RUN:', "if not summary:",
                ("a_summary_that_fails_changes_nothing_and_says_so", "the_transcript_is_the_whole_conversation_as_json"),
                ("The summary is a reply like any other. How can a reply end?",
                 "summarise must refuse a summary that is not whole, as it refuses an empty one.")),

@@ -126,7 +126,7 @@ class Agent:
 
     def request(self, messages: list[dict]) -> dict:
         """What the model sees this turn, as the keyword arguments of one API call."""
-        return {"model": self.model, "max_tokens": MAX_TOKENS,
+        return {"model": self.model, "max_tokens": min(MAX_TOKENS, self.window // 2),
                 "system": self.system.replace("{root}", str(self.workspace.root)),
                 "tools": [tool.definition() for tool in self.tools.values()],
                 "messages": core.merge_roles(messages), **core.settings().caching}
@@ -136,6 +136,8 @@ class Agent:
         request = self.request(messages)
         core.emit("request", agent=self.name, model=request["model"], messages=len(messages))
         reply = core.call_model(lambda: core.client().messages.create(**request), self.name)
+        if reply["usage"].get("output_tokens") == request["max_tokens"] and reply["stop_reason"] not in NOT_RUN:
+            reply["stop_reason"] = "max_tokens"  # some back ends call a reply whole that was cut there
         core.emit("reply", agent=self.name, model=request["model"], window=self.window, **reply)
         return reply
 
@@ -198,8 +200,7 @@ DEMO = [
      "prompt": "What is in note.txt?",
      "script": "bash cat note.txt ;; say I never get to say this."},
     {"note": "The same with the loop: the failure comes back as a result, and the next call corrects it.",
-     "make": Agent,
-     "prompt": "What is in note.txt? If it is not there, look for a similar name.",
+     "make": Agent, "prompt": "What is in note.txt? If it is not there, look for a similar name.",
      "script": "bash cat note.txt ;; bash ls ;; bash cat notes.txt ;; say note.txt does not exist; "
                "notes.txt holds two chores: buy milk, water the plants.",
      "after": lambda agent, messages: f"{sum(m['role'] == 'assistant' for m in messages)} replies instead of 1; "

@@ -32,7 +32,7 @@ from datetime import datetime, timezone
 
 import core
 from console import main
-from s01_agent_loop import Agent
+from s01_agent_loop import NOT_RUN, Agent
 from s02_tool_use import make_agent as before
 
 FULL = 0.92  # share of the window; what is left must hold the next reply
@@ -246,8 +246,8 @@ class Compacting(Agent):
                 model=self.model, max_tokens=min(8_000, self.window // 8), messages=ask), self.name)
             core.emit("reply", agent=f"{self.name}/compaction", model=self.model, **reply)
             summary = core.text_of(reply["content"]).strip()
-            if not summary or reply["stop_reason"] != "end_turn":
-                raise core.ModelError(f"the summary is not whole ({reply['stop_reason']})")
+            if not summary or reply["stop_reason"] in NOT_RUN:
+                raise core.ModelError(f"the summary is not whole ({reply['stop_reason'] if summary else 'no text'})")
         return summary
 
     def install(self, messages: list[dict], cut: int, summary: str) -> None:

@@ -91,6 +91,7 @@ def test_without_key_and_endpoint_the_model_is_the_stand_in():
     ({"ANTHROPIC_AUTH_TOKEN": "t"}, core.Settings("", "t")),
     ({"ANTHROPIC_BASE_URL": "http://h:1/v1/"}, core.Settings("", "", "http://h:1")),
     ({"ANTHROPIC_API_KEY": "k", "API_TIMEOUT_MS": "9"}, core.Settings("k", timeout_ms="9")),
+    ({"ANTHROPIC_API_KEY": "k", "CONTEXT_WINDOW": "32768"}, core.Settings("k", window=32768)),
     ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_MODEL": "a"}, core.Settings("k", model="a")),
     ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_MODEL": "a", "MODEL_ID": "b"}, core.Settings("k", model="b")),
 ], ids=str)

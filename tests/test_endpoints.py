@@ -17,6 +17,7 @@ import pytest
 
 import core
 import s01_agent_loop
+import s06_compact
 from program import Program
 
 # ------------------------------------------------------------------------------- the server
@@ -244,10 +245,20 @@ def test_a_base_url_with_a_dummy_key_works(server, agent, monkeypatch):
     assert agent.run(prompt()) == "All done."
 
 
-def test_a_base_url_given_with_v1_works(server, agent, monkeypatch):
-    """Contract D: the SDK adds /v1 by itself; given twice it would be a 404."""
-    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url + "/v1/")
+@pytest.mark.parametrize("path", ["/v1/", "/v1/messages"])
+def test_a_base_url_given_with_the_path_of_the_api_works(path, server, agent, monkeypatch):
+    """Contract D: the SDK adds /v1/messages by itself; given twice it would be a 404."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url + path)
     assert agent.run(prompt()) == "All done."
+
+
+def test_the_window_of_a_model_nobody_knows_can_be_told_and_bounds_its_replies(server, agent, monkeypatch):
+    """vLLM refuses a request whose prompt and max_tokens together are larger than the window."""
+    assert agent.window == core.ModelInfo.window
+    monkeypatch.setenv("CONTEXT_WINDOW", "8192")
+    agent.run(prompt())
+    assert agent.window == 8192 and {request["max_tokens"] for request in server.requests} == {4096}
+    assert core.model_info("claude-haiku-4-5").window == 200_000  # known ones are as they are
 
 
 # ------------------------------------------------------------------------------- faults that pass
@@ -273,6 +284,8 @@ def test_several_different_faults_in_one_run_are_survived(server, agent, events)
 
 REFUSALS = {
     "400 thin": (lambda handler, reply: handler.answer(400, {"error": "template\nfailed"}), "template failed"),
+    "400 message": (lambda handler, reply: handler.answer(400, {"message": "no such field"}), "no such field"),
+    "400 model": (failing(400, "invalid_request_error", "Invalid model name passed in model=x."), "MODEL_ID"),
     "422 thin": (lambda handler, reply: handler.answer(422, {"detail": "no such field"}), "refused"),
     "403 text": (lambda handler, reply: handler.answer(403, b"no", "text/plain"), "403"),
 }
@@ -306,6 +319,44 @@ def test_a_200_answer_that_is_other_json_is_one_clear_line(server, agent):
     messages = prompt()
     failure(agent, messages)
     assert not breaches(messages)
+
+
+def test_an_error_that_comes_as_a_200_answer_is_shown(server, agent):
+    """Some gateways put what went wrong into the body alone."""
+    server.always = lambda handler, reply: handler.answer(200, {"error": {"message": "quota used up"}})
+    assert "quota used up" in failure(agent, prompt())
+
+
+OVERFLOWS = {  # no two servers say it with the same words, or with the same status
+    "llama.cpp": (400, "request (17024 tokens) exceeds the available context size (16384 tokens), try increasing it"),
+    "llama.cpp, later": (500, "Context size has been exceeded."),
+    "vLLM": (400, "This model's maximum context length is 4096 tokens. However, you requested 20000 tokens"),
+    "Bedrock": (400, "Input is too long for requested model."),
+    "Kimi": (400, "Your request exceeded model token limit: 262144 (requested: 291351)"),
+    "MiniMax": (400, "invalid params, context window exceeds limit"),
+    "GLM": (400, "Prompt exceeds max length"),
+    "Gemini": (422, "The input token count exceeds the maximum number of tokens allowed"),
+}
+
+
+@pytest.mark.parametrize("status, words", OVERFLOWS.values(), ids=OVERFLOWS)
+def test_a_prompt_that_is_too_long_is_known_by_everybodys_words(status, words, server, agent, events):
+    """What compaction (s06) waits for; trying the same again cannot help, whatever the status."""
+    server.always = failing(status, "invalid_request_error", words)
+    with pytest.raises(core.ModelError) as caught:
+        agent.run(prompt())
+    assert caught.value.too_long and not notices(events)
+
+
+@pytest.mark.parametrize("status, words", [
+    (400, "max_tokens: 16000 > 8192, which is the maximum allowed number of output tokens for this model"),
+    (400, "This model does not support image input"), (401, "Your token has reached its time limit")])
+def test_other_refusals_are_not_taken_for_a_prompt_that_is_too_long(status, words, server, agent):
+    """Otherwise s06 would compact a conversation that is not the reason."""
+    server.always = failing(status, "invalid_request_error", words)
+    with pytest.raises(core.ModelError) as caught:
+        agent.run(prompt())
+    assert not caught.value.too_long
 
 
 @pytest.fixture
@@ -420,6 +471,28 @@ def test_an_unknown_stop_reason_is_tolerated(reason, server, agent):
     server.always = lambda handler, reply: handler.answer(200, reply | {"stop_reason": reason})
     assert agent.run(messages := prompt()) == "All done."
     assert len(server.requests) == server.calls + 1 and not breaches(messages)
+
+
+def test_a_call_in_a_reply_as_long_as_it_may_be_is_not_run_whatever_the_stop_reason_says(server, agent, events):
+    """A proxy may call a reply whole that was cut, and close the brackets of its call (invariant I2)."""
+    usage = {"input_tokens": 10, "output_tokens": s01_agent_loop.MAX_TOKENS}
+    server.faults[2] = lambda handler, reply: handler.answer(200, reply | {"usage": usage})
+    assert agent.run(messages := prompt()) == "All done."
+    assert "cut off by max_tokens" in json.dumps(messages[4]) and not breaches(messages)
+    assert sum(event["kind"] == "tool_call" for event in events) == server.calls - 1
+
+
+@pytest.mark.parametrize("reason, whole", [("", True), (None, True), ("stop", True), ("max_tokens", False)])
+def test_a_summary_is_whole_unless_its_stop_reason_says_that_it_was_cut(reason, whole, server, workspace):
+    """Compaction must work with the back ends that send another word for end_turn, or none."""
+    server.calls = 0
+    server.faults[1] = lambda handler, reply: handler.answer(200, reply | {"stop_reason": reason})
+    agent = s06_compact.Compacting(workspace)
+    if whole:
+        assert agent.summarise(prompt(), "", 10_000) == "All done."
+    else:
+        with pytest.raises(core.ModelError, match="not whole"):
+            agent.summarise(prompt(), "", 10_000)
 
 
 THINKING = {"type": "thinking", "thinking": "Hm.", "signature": "c2lnbmVk"}
