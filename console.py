@@ -328,12 +328,14 @@ class Program:
 
 
 def preload() -> None:
-    """Imports what the first turn needs, while the prompt is already there."""
-    import rich.console  # noqa: F401
-    import rich.markdown  # noqa: F401
+    """Imports what the first turn needs, while the prompt is already there.
 
+    The client is built here, where no Ctrl-C strikes: half a client complains when it is thrown away.
+    """
     with contextlib.suppress(Exception):  # the first turn meets it again and says it in one line
         core.client()
+    import rich.console  # noqa: F401
+    import rich.markdown  # noqa: F401
 
 
 def end(number: int, frame) -> None:
