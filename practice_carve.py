@@ -6,6 +6,7 @@
 
 import ast
 import functools
+import itertools
 import re
 import textwrap
 from dataclasses import dataclass
@@ -126,7 +127,8 @@ def carved(exercise: Exercise) -> str:
     node, lines = functions(source)[exercise.function], source.split("\n")
     start = next(n for n, line in enumerate(lines) if MARK.match(line))
     top = node.body[0].end_lineno if ast.get_docstring(node) else start
-    body = [*lines[start:mark_end(lines, start)],
+    mark = lines[start:mark_end(lines, start)]
+    body = [*itertools.takewhile(lambda line: "# hint:" not in line, mark),  # hints are given one by one
             " " * (node.col_offset + 4) + f'raise NotImplementedError("exercise {exercise.number}")']
     return FIRST_LINE.format(exercise.number) + "\n".join([*lines[:top], *body, *lines[node.end_lineno:]])
 
