@@ -94,7 +94,8 @@ def test_several_demonstrations_are_played_at_once():
 
 
 def test_every_exercise_proves_itself(folder, monkeypatch, played):
-    """What is given fails by a judgement, every original passes, every bug is caught, every question has an answer."""
+    """What is given fails by a judgement, as does a mend that breaks more; every original passes, every question has
+    an answer."""
     monkeypatch.setattr(practice_judge, "traces", lambda sessions: {name: played[name] for name in sessions})
     code, output = practice(folder, "verify")
     assert code == 0, output
