@@ -1,17 +1,22 @@
 """practice · exercises carved from the sessions, judged by the sessions' own tests
 
     python practice.py                  how far you are, and what to do next
-    python practice.py start 6.1        writes practice/s06_compact.py with something to do in it
-    python practice.py check            judges what you changed last (or: check 6.1; check all)
+    python practice.py start 6.1        writes practice/s06_compact.py with
+                                        something to do in it
+    python practice.py check            judges what you changed last
+                                        (or: check 6.1; check all)
     python practice.py watch            the same at each save
     python practice.py hint             one more hint
     python practice.py run 6.1 --demo   runs your file like the session itself
-    python practice.py diff 6.1         your solution and the original, once solved or after three tries
-    python practice.py reset 6.1        begins anew; your old file is kept beside it
+    python practice.py diff 6.1         your solution and the original, once
+                                        solved or after three tries
+    python practice.py reset 6.1        begins anew; your old file is kept
 
-Three kinds: write a function whose body was removed; find a bug that was put in, from what a user
-reports; predict what happens in the session's demonstration. Any solution that does what the
-tests demand is right; it need not look like the original. For teachers: docs/teaching.md.
+Three kinds: write a function whose body was removed; find a bug that was put
+in, from what a user reports; predict what happens in the session's
+demonstration. Any solution that does what the tests demand is right; it need
+not look like the original. Lessons: docs/index.md. For teachers:
+docs/teaching.md.
 """
 
 import argparse
@@ -171,7 +176,8 @@ def show_failure(desk: Desk, exercise: Exercise, outcome: dict) -> None:
         show_behaviour(failure, line)
     elif "right" in failure:
         say(f"\n  you said  {failure['got']}\n  a run     says something else: python {exercise.session}.py --demo")
-    say(f"\n  next  {'write' if failure['kind'] == 'todo' else 'mend'} {path}, then: python practice.py check")
+    act = f"{'write' if failure['kind'] == 'todo' else 'mend'} {path}, then: python practice.py check"
+    say("\n  next  " + (act if exercise.kind != "predict" else f'python practice.py check {exercise.number} "..."'))
     if (left := len(exercise.hints) - desk.of(exercise).get("hints", 0)) > 0:
         say(f"        python practice.py hint     {left} left")
     if desk.of(exercise).get("tries", 0) >= TRIES:
@@ -264,7 +270,7 @@ def changes(before: str, after: str) -> list[str]:
 def show_lines(lines: list[str]) -> None:
     """Changed lines in the colours of a diff."""
     for line in lines:
-        say(line, "red" if line.startswith("-") else "green" if line.startswith("+") else "")
+        say(line, "red" if line.startswith("-") else "green" if line.startswith("+") else "", wrap=False)
 
 
 def side_by_side(*texts: tuple[str, str]) -> None:

@@ -323,7 +323,7 @@ def test_run_plays_the_learners_file_as_the_session(folder, monkeypatch):
 
 def test_everything_fits_a_terminal_of_80_columns_and_is_plain_in_a_pipe(folder):
     pages = [practice(folder), practice(folder, "start", "6.1"), practice(folder, "check"), practice(folder, "hint"),
-             practice(folder, "start", "2.3"), practice(folder, "start", "6.4")]
+             practice(folder, "start", "2.3"), practice(folder, "start", "6.4"), practice(folder, "--help")]
     for _, output in pages:
         prose, _, test = output.partition("has it:")
         assert "\x1b" not in output and all(len(line) <= 80 for line in prose.split("\n")), output
