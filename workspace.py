@@ -180,8 +180,11 @@ def end_shells() -> None:
         wait_until += 0.5
 
 
-def session_groups(session: int) -> set[int]:
-    """The process groups in a session: a shell with job control, or timeout(1), makes more than one."""
+def session_groups(session: int) -> list[int]:
+    """The process groups in a session: a shell with job control, or timeout(1), makes more than one.
+
+    The shell's own comes first: if it were signalled last, it could begin its next command before.
+    """
     if os.path.isdir("/proc/self"):
         pids = filter(str.isdigit, os.listdir("/proc"))
     else:
@@ -191,7 +194,7 @@ def session_groups(session: int) -> set[int]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == session:
                 groups.add(os.getpgid(pid))
-    return groups
+    return sorted(groups, key=lambda group: (group != session, group))
 
 
 # ---------------------------------------------------------------------------------- files
