@@ -247,6 +247,9 @@ def atomic_write(path: Path, data: bytes, mode: int | None = None) -> None:
             os.chmod(target, mode)
         if not linked:
             os.replace(target, path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None  # nobody knows the temporary one
+        raise
     finally:
         if not linked:
             target.unlink(missing_ok=True)

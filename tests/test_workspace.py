@@ -559,6 +559,12 @@ def test_a_reader_sees_the_old_bytes_or_the_new(workspace):
     assert seen <= set(texts) and [entry.name for entry in workspace.root.iterdir()] == ["a.txt"]
 
 
+def test_what_cannot_be_replaced_is_named_and_not_the_temporary_file(workspace):
+    with pytest.raises(OSError) as refused_by_the_system:
+        atomic_write(workspace.root, b"a folder lies there")
+    assert refused_by_the_system.value.filename == str(workspace.root) and ".tmp" not in str(refused_by_the_system.value)
+
+
 def test_a_read_only_file_is_not_written(workspace):
     path = put(workspace, "a.txt", "x\n", 0o444)
     for call in (lambda: workspace.write("a.txt", "y\n"), lambda: workspace.edit("a.txt", "x", "y")):
