@@ -372,6 +372,9 @@ def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = 
         sys.exit(program.repl() if program.arguments.prompt is None else program.one_shot(program.arguments.prompt))
     except KeyboardInterrupt:
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        sys.exit(f"{error.name} is not installed for {sys.executable}; the README's two commands make .venv/bin/python, "
+                 "which has it")
     except OSError as error:  # whoever read our output has left, or its disk is full
         if error.errno not in (errno.EPIPE, errno.ENOSPC):  # a folder that cannot be written, say
             sys.exit(f"{session} cannot go on: {core.reason(error)}")
