@@ -170,7 +170,7 @@ def show_failure(desk: Desk, exercise: Exercise, outcome: dict) -> None:
     shown_already = f"; {counted(outcome['passed'])} already" if outcome["passed"] else ""
     say(f"{exercise.number}  ✗ {heads.get(failure['kind'], 'not yet' + shown_already)}", "red")
     if failure["kind"] == "broken":
-        say("\n  Is pytest installed (pip install -e '.[test]')? Does `python -m pytest` pass?")
+        say("\n  next  python -m pip install -e '.[test]', then `python -m pytest` should pass")
         return
     if failure.get("behaviour"):
         show_behaviour(failure, line)

@@ -4,6 +4,7 @@
 in time and takes along what it started: a learner's code may do anything.
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -106,6 +107,8 @@ def job(exercise: Exercise, path: Path, seconds: int = SECONDS) -> dict:
 
 def check(jobs: list[dict]) -> list[dict]:
     """The outcome of each job, from one process. It ends in time, and takes what it started with it."""
+    if not importlib.util.find_spec("pytest"):
+        return [broken("pytest is not installed for this Python")] * len(jobs)
     with tempfile.TemporaryDirectory(prefix="practice-", ignore_cleanup_errors=True) as folder:
         asked, told, said = (Path(folder) / name for name in ("jobs", "outcomes", "output"))
         asked.write_text(json.dumps(jobs), encoding="utf-8")

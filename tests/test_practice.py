@@ -290,6 +290,12 @@ def test_what_cannot_be_done_is_answered_with_what_can(folder, words, answer):
     assert code == 2 and answer in " ".join(output.split())
 
 
+def test_without_pytest_the_learner_is_told_what_to_install(folder):
+    practice(folder, "start", "5.1")
+    done = subprocess.run([sys.executable, "-S", ROOT / "practice.py", "--folder", folder, "check"], capture_output=True, text=True)
+    assert done.returncode == 1 and "pytest is not" in done.stdout and "pip install -e '.[test]'" in done.stdout
+
+
 def test_a_damaged_progress_file_is_set_aside(folder):
     solve(folder, "5.1", RIGHT)
     (folder / "progress.json").write_text("{")
