@@ -50,6 +50,7 @@ def say(text: str = "", style: str = "", wrap: bool = True) -> None:
         indent = re.match(r"\s*(\S+ {2,})?", line)[0]
         text = textwrap.fill(line, width, subsequent_indent=" " * len(indent), drop_whitespace=True,
                              break_on_hyphens=False) if wrap and len(line) > width else line
+        text = text.replace("\N{NO-BREAK SPACE}", " ")
         if style and sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
             from rich.console import Console
 
@@ -69,7 +70,7 @@ def overview(desk: Desk) -> int:
     solved = sum(progress.get(one.number, {}).get("passed", False) for one in desk.all)
     say(f"{solved} of {len(desk.all)} exercises solved      ✓ solved   ✗ not yet   ▸ started   · new\n")
     for session, ones in sessions.items():
-        marks = "   ".join(f"{one.number} {GLYPHS[state(desk, one)]}" for one in ones)
+        marks = "   ".join(f"{one.number}\N{NO-BREAK SPACE}{GLYPHS[state(desk, one)]}" for one in ones)
         done = all(progress.get(one.number, {}).get("passed") for one in ones)
         say(f"  {session:<18} {marks}", "green" if done else "")
     say()
