@@ -233,7 +233,7 @@ class Program:
         except KeyboardInterrupt:
             shown = "interrupted"
         except Exception as error:
-            shown = f"/{found[1]} failed: {type(error).__name__}: {error}"
+            shown = f"/{found[1]} failed: {core.reason(error)}"
         if shown is not None:
             self.screen.print(shown, indent=2)
         return ""
@@ -375,8 +375,11 @@ def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = 
         sys.exit(program.repl() if program.arguments.prompt is None else program.one_shot(program.arguments.prompt))
     except KeyboardInterrupt:
         sys.exit(130)
+    except ModuleNotFoundError as error:
+        sys.exit(f"{error.name} is not installed for {sys.executable}; the README's two commands make .venv/bin/python, "
+                 "which has it")
     except OSError as error:  # whoever read our output has left, or its disk is full
         if error.errno not in (errno.EPIPE, errno.ENOSPC):  # a folder that cannot be written, say
-            sys.exit(f"{session} cannot go on: {error}")
+            sys.exit(f"{session} cannot go on: {core.reason(error)}")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1 if error.errno == errno.EPIPE else f"the output could not be written: {error.strerror}")

@@ -517,6 +517,13 @@ def tool_result(call: dict, content: str | list, is_error: bool = False) -> dict
     return {**result, "is_error": True} if is_error else result
 
 
+def reason(error: Exception) -> str:
+    """Why something failed: our own words; or a file and the system's words; or the exception's, with its name."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) if isinstance(error, (ToolError, ModelError)) else f"{type(error).__name__}: {error}"
+
+
 def dispatch(call: dict, tools: dict[str, Tool], permissions: "Permissions", agent: str = "main") -> dict:
     """Runs one tool call and always returns its tool_result: validated, permitted, clipped.
 
@@ -536,7 +543,7 @@ def dispatch(call: dict, tools: dict[str, Tool], permissions: "Permissions", age
     except ToolError as error:
         return tool_result(call, str(error), is_error=True)
     except Exception as error:  # the one boundary: a broken tool must not end the turn
-        return tool_result(call, f"{name} failed: {type(error).__name__}: {error}", is_error=True)
+        return tool_result(call, f"{name} failed: {reason(error)}", is_error=True)
 
 
 # ---------------------------------------------------------------------------------- permissions

@@ -1,46 +1,58 @@
 """offline.py · the stand-in model: the Messages API on loopback, no key needed.
 
-It does not think, and it says so. It plays the model from the words of the newest prompt:
+It does not think, and it says so. It plays the model from the words of the
+newest prompt:
 
     # a comment for the human
-    glob **/*.py                          one tool call; the rest is the first required field
-    read core.py ++ read README.md        two calls in the same reply
-    edit app.py :: old text :: new text   fields in the order of the tool's schema
-    todo_write {"tasks": ["a", "b"]}      or JSON, or key=value pairs
-    call no_such_tool {"x": 1}            a call of any name, offered or not
-    say All done.                         text
+    glob **/*.py                         one call; the rest is its first field
+    read core.py ++ read README.md       two calls in the same reply
+    edit app.py :: old text :: new text  fields in the order of the schema
+    todo_write {"tasks": ["a", "b"]}     or JSON, or key=value pairs
+    call no_such_tool {"x": 1}           a call of any name, offered or not
+    say All done.                        text
 
-Steps are separated by newlines or ` ;; `. Each step is one reply, sent after the results of the
-step before came back; a `say` in front of a call is the text of that call's reply. Separators
-count only between white space and outside quotes and JSON. A value that is one quoted string
-as a whole is unquoted ("..." with JSON escapes, '...' as it is) and may span lines. Tool names
-and fields come from the request's own `tools`; no tool has a line of special code.
+Steps are separated by newlines or ` ;; `. Each step is one reply, sent after
+the results of the step before came back; a `say` in front of a call is the
+text of that call's reply. Separators count only between white space and
+outside quotes and JSON. A value that is one quoted string as a whole is
+unquoted ("..." with JSON escapes, '...' as it is) and may span lines. Tool
+names and fields come from the request's own `tools`, the first field being
+the first required one; no tool has a line of special code.
 
-Commands are also found where a prompt arrives in tags (<task>, <inbox>, ...); text in
-<notification>, <reminder> or <system-reminder> is never obeyed. A request without tools that
-asks for a summary gets an extractive one; its <steps> block holds what is still to be played,
-so a compacted conversation goes on where it was.
+Commands are also found where a prompt arrives in tags (<task>, <inbox>, ...);
+text in <notification>, <reminder> or <system-reminder> is never obeyed. A
+request without tools that asks for a summary gets an extractive one; its
+<steps> block holds what is still to be played, so a compacted conversation
+goes on where it was.
 
     python offline.py --port 8787 &
     curl -s http://127.0.0.1:8787/v1/messages -H 'x-api-key: any' \\
          -H 'anthropic-version: 2023-06-01' -d '{"model": "m", "max_tokens": 99,
          "messages": [{"role": "user", "content": "say Hello."}]}'
 
-It is strict: a request that breaks the API's rules is answered 400, in the API's error shape.
-It estimates tokens: a quarter of the UTF-8 bytes of a block's compact JSON, at least 1 (for its
-own output: of the text, or of the call's input). Prompt caching is played by exact prefix.
+It is strict: a request that breaks the API's rules is answered 400, in the
+API's error shape. It estimates tokens: a quarter of the UTF-8 bytes of a
+block's compact JSON, at least 1 (for its own output: of the text, or of the
+call's input). Prompt caching is played by exact prefix.
 
-Faults, one for each request in turn, separated by commas or spaces; FAULT*3 is three times.
-A 5xx has a retry-after as well when it is given :SECONDS.
+Faults, one for each request in turn, separated by commas or spaces; FAULT*3
+is three times. A 5xx has a retry-after as well when it is given :SECONDS.
 
-    ok             no fault                    reset          TCP reset before the first byte
-    429[:SECONDS]  with retry-after (0)        slow:SECONDS   the first byte comes late
-    400[:prompt]   or 401 402 403 404 408      cut[:BYTES]    the body ends there (or half way)
-                   409 413 500 502 503 504     stall:SECONDS  half the body, silence, then close
-                   529 (413, 502: HTML)        stream-error   an error event in mid-stream
-    max_tokens     the reply is cut            bad-json       broken JSON as tool input
-    refusal        stop_reason refusal         pause          stop_reason pause_turn
-    empty          no content at all           blank          a blank text block
+    ok              no fault
+    429[:SECONDS]   with retry-after (0)
+    400[:prompt]    or 401 402 403 404 408 409 413 500 502 503 504 529
+                    (413, 502: HTML)
+    reset           TCP reset before the first byte
+    slow:SECONDS    the first byte comes late
+    cut[:BYTES]     the body ends there (or half way)
+    stall:SECONDS   half the body, silence, then close
+    stream-error    an error event in mid-stream
+    bad-json        broken JSON as tool input
+    max_tokens      the reply is cut
+    pause           stop_reason pause_turn
+    refusal         stop_reason refusal
+    empty           no content at all
+    blank           a blank text block
 """
 
 from __future__ import annotations
@@ -409,10 +421,10 @@ def main() -> int:
     import argparse  # only the command line needs it
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=int, default=8787)
-    parser.add_argument("--fault", action="append", default=[])
-    parser.add_argument("--window", type=int, default=200_000)
-    parser.add_argument("--log", metavar="FILE")
+    parser.add_argument("--port", type=int, default=8787, help="default: 8787; 0 takes a free one")
+    parser.add_argument("--fault", action="append", default=[], help="as above; may be given again")
+    parser.add_argument("--window", type=int, default=200_000, help="tokens of context; default: 200000")
+    parser.add_argument("--log", metavar="FILE", help="writes each request as a line of JSON")
     options = parser.parse_args()
     try:
         with start(options.port, faults=options.fault, window=options.window,

@@ -1,17 +1,22 @@
 """practice · exercises carved from the sessions, judged by the sessions' own tests
 
     python practice.py                  how far you are, and what to do next
-    python practice.py start 6.1        writes practice/s06_compact.py with something to do in it
-    python practice.py check            judges what you changed last (or: check 6.1; check all)
+    python practice.py start 6.1        writes practice/s06_compact.py with
+                                        something to do in it
+    python practice.py check            judges what you changed last
+                                        (or: check 6.1; check all)
     python practice.py watch            the same at each save
     python practice.py hint             one more hint
     python practice.py run 6.1 --demo   runs your file like the session itself
-    python practice.py diff 6.1         your solution and the original, once solved or after three tries
-    python practice.py reset 6.1        begins anew; your old file is kept beside it
+    python practice.py diff 6.1         your solution and the original, once
+                                        solved or after three tries
+    python practice.py reset 6.1        begins anew; your old file is kept
 
-Three kinds: write a function whose body was removed; find a bug that was put in, from what a user
-reports; predict what happens in the session's demonstration. Any solution that does what the
-tests demand is right; it need not look like the original. For teachers: docs/teaching.md.
+Three kinds: write a function whose body was removed; find a bug that was put
+in, from what a user reports; predict what happens in the session's
+demonstration. Any solution that does what the tests demand is right; it need
+not look like the original. Lessons: docs/index.md. For teachers:
+docs/teaching.md.
 """
 
 import argparse
@@ -45,6 +50,7 @@ def say(text: str = "", style: str = "", wrap: bool = True) -> None:
         indent = re.match(r"\s*(\S+ {2,})?", line)[0]
         text = textwrap.fill(line, width, subsequent_indent=" " * len(indent), drop_whitespace=True,
                              break_on_hyphens=False) if wrap and len(line) > width else line
+        text = text.replace("\N{NO-BREAK SPACE}", " ")
         if style and sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
             from rich.console import Console
 
@@ -64,7 +70,7 @@ def overview(desk: Desk) -> int:
     solved = sum(progress.get(one.number, {}).get("passed", False) for one in desk.all)
     say(f"{solved} of {len(desk.all)} exercises solved      ✓ solved   ✗ not yet   ▸ started   · new\n")
     for session, ones in sessions.items():
-        marks = "   ".join(f"{one.number} {GLYPHS[state(desk, one)]}" for one in ones)
+        marks = "   ".join(f"{one.number}\N{NO-BREAK SPACE}{GLYPHS[state(desk, one)]}" for one in ones)
         done = all(progress.get(one.number, {}).get("passed") for one in ones)
         say(f"  {session:<18} {marks}", "green" if done else "")
     say()
@@ -165,13 +171,14 @@ def show_failure(desk: Desk, exercise: Exercise, outcome: dict) -> None:
     shown_already = f"; {counted(outcome['passed'])} already" if outcome["passed"] else ""
     say(f"{exercise.number}  ✗ {heads.get(failure['kind'], 'not yet' + shown_already)}", "red")
     if failure["kind"] == "broken":
-        say("\n  Is pytest installed (pip install -e '.[test]')? Does `python -m pytest` pass?")
+        say("\n  next  python -m pip install -e '.[test]', then `python -m pytest` should pass")
         return
     if failure.get("behaviour"):
         show_behaviour(failure, line)
     elif "right" in failure:
         say(f"\n  you said  {failure['got']}\n  a run     says something else: python {exercise.session}.py --demo")
-    say(f"\n  next  {'write' if failure['kind'] == 'todo' else 'mend'} {path}, then: python practice.py check")
+    act = f"{'write' if failure['kind'] == 'todo' else 'mend'} {path}, then: python practice.py check"
+    say("\n  next  " + (act if exercise.kind != "predict" else f'python practice.py check {exercise.number} "..."'))
     if (left := len(exercise.hints) - desk.of(exercise).get("hints", 0)) > 0:
         say(f"        python practice.py hint     {left} left")
     if desk.of(exercise).get("tries", 0) >= TRIES:
@@ -264,7 +271,7 @@ def changes(before: str, after: str) -> list[str]:
 def show_lines(lines: list[str]) -> None:
     """Changed lines in the colours of a diff."""
     for line in lines:
-        say(line, "red" if line.startswith("-") else "green" if line.startswith("+") else "")
+        say(line, "red" if line.startswith("-") else "green" if line.startswith("+") else "", wrap=False)
 
 
 def side_by_side(*texts: tuple[str, str]) -> None:

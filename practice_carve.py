@@ -6,6 +6,7 @@
 
 import ast
 import functools
+import itertools
 import re
 import textwrap
 from dataclasses import dataclass
@@ -114,19 +115,20 @@ def tests_naming(session: str, function: str) -> tuple[str, ...]:
     return tuple(node.name.removeprefix("test_") for node in named)
 
 
-def carved(exercise: Exercise) -> str:
-    """The session's source as a learner gets it: without a body, or with a bug."""
+def carved(exercise: Exercise, too_much: bool = False) -> str:
+    """The session's source as a learner gets it: without a body, or with a bug (or mended too much)."""
     source = exercise.original.read_text(encoding="utf-8")
     if exercise.kind == "find the bug":
         bug = practice_table.BUGS[exercise.number]
         if (times := source.count(bug.old)) != 1:
             raise ValueError(f"{bug.old!r} occurs {times} times in {exercise.session}.py, not once")
-        return FIRST_LINE.format(exercise.number) + unmarked(source.replace(bug.old, bug.new))
+        return FIRST_LINE.format(exercise.number) + unmarked(source.replace(bug.old, bug.too_much if too_much else bug.new))
     source = unmarked(source, exercise.number)
     node, lines = functions(source)[exercise.function], source.split("\n")
     start = next(n for n, line in enumerate(lines) if MARK.match(line))
     top = node.body[0].end_lineno if ast.get_docstring(node) else start
-    body = [*lines[start:mark_end(lines, start)],
+    mark = lines[start:mark_end(lines, start)]
+    body = [*itertools.takewhile(lambda line: "# hint:" not in line, mark),  # hints are given one by one
             " " * (node.col_offset + 4) + f'raise NotImplementedError("exercise {exercise.number}")']
     return FIRST_LINE.format(exercise.number) + "\n".join([*lines[:top], *body, *lines[node.end_lineno:]])
 

@@ -4,6 +4,7 @@
 in time and takes along what it started: a learner's code may do anything.
 """
 
+import importlib.util
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import practice_probe
@@ -105,6 +107,8 @@ def job(exercise: Exercise, path: Path, seconds: int = SECONDS) -> dict:
 
 def check(jobs: list[dict]) -> list[dict]:
     """The outcome of each job, from one process. It ends in time, and takes what it started with it."""
+    if not importlib.util.find_spec("pytest"):
+        return [broken("pytest is not installed for this Python")] * len(jobs)
     with tempfile.TemporaryDirectory(prefix="practice-", ignore_cleanup_errors=True) as folder:
         asked, told, said = (Path(folder) / name for name in ("jobs", "outcomes", "output"))
         asked.write_text(json.dumps(jobs), encoding="utf-8")
@@ -172,10 +176,12 @@ def prove(found: list[Exercise], folder: Path) -> list[str]:
         meant.append((session, True))
     for one in found:
         try:
-            if one.kind != "predict":
-                (folder / f"{one.number}.py").write_text(carved(one), encoding="utf-8")
-                jobs.append(job(one, folder / f"{one.number}.py", PATIENCE))
-                meant.append((one.number, False))
+            for too_much in {"fill in": [False], "find the bug": [False, True]}.get(one.kind, []):
+                file = folder / f"{one.number}{' too much' * too_much}.py"
+                file.write_text(carved(one, too_much), encoding="utf-8")
+                tests = one.tests[::-1] if too_much else one.tests  # what is broken besides comes last
+                jobs.append(job(replace(one, tests=tests), file, PATIENCE))
+                meant.append((file.stem, False))
         except (ValueError, KeyError, OSError) as error:
             problems.append(f"{one.number}: {error}")
     for (name, passes), outcome in zip(meant, check(jobs)):

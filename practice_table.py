@@ -5,7 +5,8 @@ TESTS   number of a fill-in exercise: the tests of its session that judge it, th
         comments `# exercise 6.1: ...` and `# hint: ...` inside the function. An exercise that is
         not listed is judged by all tests of its session that name the function.
 BUGS    number: a bug that practice.py puts into a copy of the session. `old` must occur exactly once
-        there; `new` takes its place. `symptom` is what a user would report. Any mend counts.
+        there; `new` takes its place. `symptom` is what a user would report. Any mend counts, but
+        none that breaks something else: `too_much`, in the same place, is one that does.
 ASKED   number: a question on the session's demonstration. `answer` reads it from the events of a
         real run (`--demo --trace`), so no answer is written here; `read` says how, afterwards.
 """
@@ -22,6 +23,7 @@ class Bug(NamedTuple):
     symptom: str
     old: str
     new: str
+    too_much: str
     tests: tuple[str, ...]
     hints: tuple[str, ...]
 
@@ -112,15 +114,16 @@ BUGS = {
     "1.3": Bug("s01_agent_loop",
                "A reply was cut off by max_tokens in the middle of a long `bash` call. The harness ran the "
                "half command all the same, and a user lost files. It must answer such a call without running it.",
-               "if calls and not not_run:", "if calls:",
-               ("a_call_cut_by_max_tokens_is_not_run_and_the_model_is_told",),
+               "if calls and not not_run:", "if calls:", "if False:",
+               ("a_call_cut_by_max_tokens_is_not_run_and_the_model_is_told",
+                "results_go_back_until_no_tool_is_asked_for"),
                ("Look at how Agent.run treats a reply whose stop_reason is in NOT_RUN.",
                 "One condition decides whether run_tools is called. What must it know besides `calls`?")),
     "2.3": Bug("s02_tool_use",
                "`outline ../../etc/x.py` shows a file outside the workspace, though `read` refuses the same "
                "path; and a missing file is answered with the name of a Python exception, where `read` says "
                "that it does not exist.",
-               'workspace.file(path, "outline").read_bytes()', "(workspace.root / path).read_bytes()",
+               'workspace.file(path, "outline").read_bytes()', "(workspace.root / path).read_bytes()", 'b""',
                ("outline_of_a_file_outside_or_missing_is_refused", "outline_reads_a_file_of_the_workspace"),
                ("Only one line of this session touches the disk.",
                 "Joining a root and a path keeps nothing inside the root: `..` leads out of it, and so does a link.",
@@ -129,6 +132,7 @@ BUGS = {
                "The model forgets its plan for ten rounds and more, and no reminder comes. Yet the plan is open, "
                "and reminder_due(plan, 3) is true.",
                """if message["role"] == "user" and "tool_result" not in kinds:""", """if message["role"] == "user":""",
+               "if False:",
                ("three_rounds_without_a_change_bring_one_reminder_for_each_batch",
                 "the_count_starts_anew_with_each_prompt"),
                ("Print self.rounds in run_tools: what is it after the second batch?",
@@ -137,14 +141,14 @@ BUGS = {
     "4.3": Bug("s04_subagent",
                "A subagent's last message was cut off in mid-work. The parent was given what there was of it, took "
                "the task for done, and shipped half of it.",
-               'if child.stop != "end_turn":', "if not answer:",
+               'if child.stop != "end_turn":', "if not answer:", "if True:",
                ("an_end_that_is_no_answer_is_an_error_with_what_was_done",
                 "the_turn_limit_is_an_error_with_what_was_done", "only_the_final_text_comes_back"),
                ("After a run, agent.stop says why it ended. Who reads it here?",
                 "A run that was ended has a last text too: a text is no proof of an end.")),
     "5.3": Bug("s05_skills",
                "A SKILL.md that is edited while the agent runs has no effect until it is started again.",
-               "if files == self.skill_files:", "if self.skill_files:",
+               "if files == self.skill_files:", "if self.skill_files:", "if False:",
                ("an_edited_skill_counts_from_the_next_turn",
                 "while_nothing_changes_the_prompt_stays_the_same_and_no_file_is_read"),
                ("Follow a request: when does refresh_skills return early?",
@@ -152,7 +156,7 @@ BUGS = {
     "6.3": Bug("s06_compact",
                "After a compaction the agent no longer knew the steps that were open. The summary in "
                ".agent/memory.md stops in the middle of a sentence.",
-               'if not summary or reply["stop_reason"] in NOT_RUN:', "if not summary:",
+               'if not summary or reply["stop_reason"] in NOT_RUN:', "if not summary:", "if True:",
                ("a_summary_that_fails_changes_nothing_and_says_so", "the_transcript_is_the_whole_conversation_as_json"),
                ("The summary is a reply like any other. How can a reply end?",
                 "summarise must refuse a summary that is not whole, as it refuses an empty one.")),
@@ -160,6 +164,7 @@ BUGS = {
                "The file of the newest task was deleted by hand. The next task that was created got the same id, and "
                "what had waited for the deleted one now waits for work that has nothing to do with it.",
                "max([self._last_id, *numbers]), end", "max([0, *(int(i[1:]) for i in self._tasks)]), end",
+               "self._last_id + 1, end",
                ("an_id_is_never_given_again", "the_journal_can_be_lost_or_damaged"),
                ("TaskGraph.create takes the number after _last_id. Where is _last_id set?",
                 "The tasks that are there now do not know of those that were. Something in the folder does.",
@@ -168,6 +173,7 @@ BUGS = {
                "A program in the background printed `</NOTIFICATION >`, and below it a line that read like an order "
                "from the user. The model took it for one and obeyed.",
                'text.replace("</", "&lt;/")', 'text.replace("</notification>", "&lt;/notification>")',
+               '""',
                ("nothing_in_a_notice_can_end_it_early", "what_a_job_prints_is_never_obeyed"),
                ("The output of a job is anybody's text. Which function puts it between the tags?",
                 "How many ways are there to write a closing tag that a model takes for one?",
@@ -176,8 +182,9 @@ BUGS = {
                "ann was stopped with an order still unread in her inbox. A new member got the name, and before its "
                "own first task it carried out the order that was meant for the first ann.",
                'self.mailbox.receive(name, {old["id"] for old in self.mailbox.receive(name)})',
-               "self.mailbox.receive(name)",
-               ("a_name_is_taken_until_its_bearer_leaves_and_then_begins_with_an_empty_inbox",),
+               "self.mailbox.receive(name)", '[file.unlink() for file in self.mailbox.folder.glob("*.jsonl")]',
+               ("a_name_is_taken_until_its_bearer_leaves_and_then_begins_with_an_empty_inbox",
+                "looking_consumes_nothing_and_acknowledging_does"),
                ("Who makes somebody a member, and what does a new member find in its inbox?",
                 "Mailbox.receive is called for it. What does it take away when it is only asked what waits?",
                 "A message leaves the inbox when it is acknowledged, by its id.")),
@@ -185,14 +192,15 @@ BUGS = {
                 "bob was shut down while ann waited for an answer of his. She was not told: she waited until the "
                 "deadline, two minutes, for one who had gone.",
                 "for request in [self.awaits(agent), *self.pending(agent)]:", "for request in [self.awaits(agent)]:",
-                ("a_request_ends_once_and_a_second_answer_is_recognised",),
+                "for request in list(self.requests.values()):",
+                ("a_request_ends_once_and_a_second_answer_is_recognised", "who_leaves_ends_no_request_of_others"),
                 ("In which four ways does a request end, and which of them should this have been?",
                  "Look at Protocol.leave: an agent that goes has two kinds of open requests.",
                  "What it asked is awaits(agent). What it was asked is another list.")),
     "11.3": Bug("s11_autonomous",
                 "The disk was full, and a task failed twice. It was put back by hand when there was room again. Both "
                 "workers are idle, and neither takes it; a third one that is started does it at once.",
-                '(task.get("failures") or [])[-1:]]', '(task.get("failures") or [])]',
+                '(task.get("failures") or [])[-1:]]', '(task.get("failures") or [])]', '(task.get("failures") or [])[:0]]',
                 ("nobody_takes_a_task_again_that_he_has_just_failed",),
                 ("Which function says whether a task is for a worker?",
                  "Who of the two has failed it most recently? The other one may try.")),
@@ -200,7 +208,9 @@ BUGS = {
                 "An agent had switched its worktree to my branch feature. I had the worktree removed, and my branch "
                 "was gone with it.",
                 "if is_own(name, branch) and (discard or not commits):", "if discard or not commits:",
-                ("a_branch_of_the_user_in_a_worktree_is_never_deleted", "a_merged_branch_goes_with_its_worktree"),
+                "if is_own(name, branch):",
+                ("a_branch_of_the_user_in_a_worktree_is_never_deleted", "a_merged_branch_goes_with_its_worktree",
+                 "commits_that_are_nowhere_else_keep_their_branch"),
                 ("Look for the git command that deletes a branch, and for what must hold before.",
                  "The branch that a worktree is on need not be the one it was made with.",
                  "One of the functions on names says whether a branch was made for this task.")),

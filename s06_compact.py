@@ -228,7 +228,7 @@ class Compacting(Agent):
             while after > limit and (freed := clip_largest(messages, after - limit)):
                 self.tokens, after = 0, after - freed
         except (core.ModelError, OSError) as error:
-            core.emit("notice", agent=self.name, text=(why := f"not compacted, nothing was changed: {error}"))
+            core.emit("notice", agent=self.name, text=(why := f"not compacted, nothing was changed: {core.reason(error)}"))
         self.stuck = 0 if after <= limit else self.stuck + 1
         if self.stuck > 1:
             raise core.ModelError(f"the conversation needs about {after:,} tokens, {limit:,} are free; {why}")

@@ -234,7 +234,7 @@ class Corresponding(Agent):
         are lower case. Leave type out for ordinary mail.
         """
         if to not in (readers := sorted({LEAD, *self.team.living()} - {self.member})):
-            raise core.ToolError(f"{to!r} reads no mail of yours. These do (all lower case): {', '.join(readers)}")
+            raise core.ToolError(f"{to!r} reads no mail of yours. These do (all lower case): {', '.join(readers) or 'none'}")
         self.team.mailbox.send(self.member, to, content, type)
         self.sent = to, content
         return f"sent to {to}"

@@ -265,7 +265,7 @@ class Worker(Teammate):
         except Exception as error:  # whatever it is, it must not end one worker after the other
             # a model was asked for again and again; the next task would fail in the same way
             self.leaving = "it has no model" * (isinstance(error, core.ModelError) and not error.too_long) or self.leaving
-            return "", f"{type(error).__name__}: {error}"
+            return "", core.reason(error)
 
     def request(self, messages: list[dict]) -> dict:
         """Nothing more of a task that is somebody else's now. Mail waits: it has a conversation of its own."""

@@ -180,8 +180,11 @@ def end_shells() -> None:
         wait_until += 0.5
 
 
-def session_groups(session: int) -> set[int]:
-    """The process groups in a session: a shell with job control, or timeout(1), makes more than one."""
+def session_groups(session: int) -> list[int]:
+    """The process groups in a session: a shell with job control, or timeout(1), makes more than one.
+
+    The shell's own comes first: if it were signalled last, it could begin its next command before.
+    """
     if os.path.isdir("/proc/self"):
         pids = filter(str.isdigit, os.listdir("/proc"))
     else:
@@ -191,7 +194,7 @@ def session_groups(session: int) -> set[int]:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == session:
                 groups.add(os.getpgid(pid))
-    return groups
+    return sorted(groups, key=lambda group: (group != session, group))
 
 
 # ---------------------------------------------------------------------------------- files
@@ -233,19 +236,19 @@ def atomic_write(path: Path, data: bytes, mode: int | None = None) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.stat() if path.exists() else None
     mode = stat.S_IMODE(before.st_mode) if mode is None and before else mode
-    linked = before and before.st_nlink > 1
-    target = path if linked else path.with_name(f".{secrets.token_hex(6)}.tmp")
+    target = path if before and before.st_nlink > 1 else path.with_name(f".{secrets.token_hex(6)}.tmp")
     try:
-        with open(target, "wb" if linked else "xb") as file:
+        with open(target, "wb" if target == path else "xb") as file:
             file.write(data)
         if before and hasattr(os, "geteuid") and os.geteuid() == 0:  # nobody else may give files away
             os.chown(target, before.st_uid, before.st_gid)
         if mode is not None:
             os.chmod(target, mode)
-        if not linked:
-            os.replace(target, path)
+        os.replace(target, path)
+    except OSError as error:  # nobody knows the temporary file: name the one that was meant
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
-        if not linked:
+        if target != path:
             target.unlink(missing_ok=True)
 
 

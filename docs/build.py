@@ -14,7 +14,7 @@ A mark is a comment in the Markdown. What stands between it and `<!-- end -->` i
     <!-- doc: s01_agent_loop.Idea -->       one section of a file's docstring
     <!-- changed: s06 -->                   what the session adds to the agent before it; (source) without
                                             the measured part, where threads make figures vary
-    <!-- exercises: s06 -->                 the exercises marked in the file
+    <!-- exercises: s06 -->                 the session's exercises of all kinds, as practice.py has them
     <!-- sessions -->                       the table of all sessions
     <!-- figure: lines s06 -->              inline, one word: lines FILE, tools FILE, count NAME, value NAME,
                                             percent NAME, step s06 2 in (or another figure of that step)
@@ -144,15 +144,12 @@ def doc(name: str, up: str) -> str:
 
 
 def exercises(name: str, up: str) -> str:
-    """The filler of `exercises`."""
+    """The filler of `exercises`: all that practice.py has for a session, of each kind."""
     path = path_of(name)
-    lines = []
-    for one in sorted(exercises_in(path), key=lambda one: [*map(int, one["number"].split("."))]):
-        where = link(path, one["node"], up, f"`{getattr(one['node'], 'name', path.name)}`")
-        kind = f" {one['kind']}" * bool(one["kind"])
-        lines.append(f"- **{one['number']}**{kind}, in {where}: {plain(one['task'])}\n"
-                     f"  `python practice.py start {one['number']}`")
-    return "\n".join(lines) or f"`{path.name}` has no exercises."
+    places = {one["number"]: link(path, one["node"], up, f"`{one['node'].name}`") for one in exercises_in(path)}
+    found = [one for one in importlib.import_module("practice_carve").exercises() if one.session == path.stem]
+    return "\n".join(f"- **{one.number}**, {f'in {place}' if (place := places.get(one.number)) else one.title}: "
+                     f"{plain(one.task)}\n  `python practice.py start {one.number}`" for one in found)
 
 
 # ---------------------------------------------------------------------------------- runs

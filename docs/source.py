@@ -63,21 +63,18 @@ def lines_of(path: Path, node: ast.AST, last: int = 0) -> str:
 
 @functools.cache
 def exercises_in(path: Path) -> list[dict]:
-    """The exercises of a file: number, kind, task, the function they are in, the lines of their marks."""
+    """The exercises marked in a file: number, the function they are in, the lines of their marks."""
     text, tree = source_of(path)
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     found, following = [], 0
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        line, words = token.start[0], token.string.removeprefix("#").strip()
+        line = token.start[0]
         if token.type != tokenize.COMMENT:
             continue
-        if start := re.match(r"exercise (\d+\.\d+)\s*(\(.*?\))?:\s*(.*)", words):
+        if start := re.match(r"# exercise (\d+\.\d+): ", token.string):
             around = [node for node in functions if node.lineno <= line <= node.end_lineno]
-            found.append({"number": start[1], "kind": start[2] or "", "task": start[3], "lines": [line],
-                          "node": max(around, key=lambda node: node.lineno, default=tree), "told": True})
+            found.append({"number": start[1], "lines": [line], "node": max(around, key=lambda node: node.lineno)})
         elif found and line == following:  # the lines of comment below it: more of the task, then hints
-            found[-1]["told"] &= not re.match(r"\w+( \d+)?:", words)
-            found[-1]["task"] += f" {words}" * found[-1]["told"]
             found[-1]["lines"].append(line)
         else:
             continue

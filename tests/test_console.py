@@ -135,6 +135,12 @@ def test_bytes_that_are_no_text_do_not_poison_the_conversation(run):
     assert done.code == 0 and json.loads(done.stdout)["result"] == "a?b"
 
 
+def test_a_python_without_what_is_needed_is_told_which_one_has_it():
+    done = subprocess.run([sys.executable, "-S", S01], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("dotenv is not installed for ") and ".venv/bin/python" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_command_line_that_cannot_be_served_is_named(run):
     assert run("-p", "x", "--demo").code == 2 and run("--workdir", "gone/away").code == 2
 

@@ -372,6 +372,14 @@ def test_whatever_a_tool_raises_is_a_result(error):
     assert result["is_error"] and f"probe failed: {type(error).__name__}" in result["content"]
 
 
+def test_a_file_that_the_system_refuses_is_named_with_its_reason(tmp_path):
+    def fail(**given):
+        (tmp_path / "none" / "x").write_text("")
+
+    result = core.dispatch(call_of("probe"), core.registry(make_tool(fail)), YES)
+    assert result["content"] == f"probe failed: {tmp_path / 'none' / 'x'}: No such file or directory"
+
+
 def test_ctrl_c_inside_a_tool_is_told_apart_from_one_before_it():
     """B131"""
     def strike(*anything, **given):

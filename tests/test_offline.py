@@ -1004,8 +1004,9 @@ def test_a_port_in_use_and_a_bad_fault_are_told_in_one_line(server):
     assert wrong.returncode == 2 and "unknown fault 'nope'; known: ok" in errors
 
 
-def test_help_shows_the_language_and_the_faults():
+def test_help_shows_the_language_and_the_faults_within_80_columns():
     shown, _ = launch("--help").communicate(timeout=5)
+    assert max(map(len, shown.splitlines())) <= 80
     assert "two calls in the same reply" in shown and "stream-error" in shown
 
 

@@ -197,12 +197,14 @@ def test_a_name_is_taken_until_its_bearer_leaves_and_then_begins_with_an_empty_i
     team = Team(tmp_path / "team")
     presence = team.join("ann", "explorer")
     team.mailbox.send(LEAD, "ann", "for the first ann")
+    team.mailbox.send(LEAD, "bob", "for another")
     with pytest.raises(core.ToolError, match="ann is taken"):
         team.join("ann", "writer")
     presence.close()
     assert team.members()["ann"]["status"] == "stopped" and team.living() == []
     with team.join("ann", "writer"):
         assert team.mailbox.receive("ann") == [] and team.living() == ["ann"]
+        assert [mail["content"] for mail in team.mailbox.receive("bob")] == ["for another"]
         assert json.loads(team.config.read_bytes()) == {"members": [{"name": "ann", "role": "writer", "status": "working"}]}
 
 

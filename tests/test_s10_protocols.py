@@ -205,6 +205,15 @@ def test_a_request_ends_once_and_a_second_answer_is_recognised(end, outcome):
     assert request.outcome == outcome and request.answer != "again"
 
 
+def test_who_leaves_ends_no_request_of_others():
+    protocol = Protocol()
+    protocol.ask("ann", "bob", "message", 0, 10)
+    protocol.ask("cid", "dan", "message", 0, 10)
+    protocol.leave("dan")
+    assert protocol.state("cid") == IDLE and protocol.state("ann") == WAITING
+    assert protocol.answer("r1", "bob", "yes", 1).outcome == "answered"
+
+
 def test_an_answer_after_the_deadline_is_late():
     protocol = Protocol()
     protocol.ask("ann", "bob", "message", 0, 10)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from search import list_files
-from workspace import HeadTail, Interrupted, Shell, ToolError, Workspace, atomic_write
+from workspace import HeadTail, Interrupted, Shell, ToolError, Workspace, atomic_write, end_shells, session_groups
 
 ROOT = Path(__file__).parent.parent
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs POSIX files or processes")
@@ -214,6 +214,18 @@ def test_at_the_timeout_everything_is_killed_and_what_was_printed_is_kept(comman
         workspace.bash(command, timeout=0.4)
     assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
     assert not (workspace.root / "late").exists()
+
+
+@POSIX
+def test_a_shell_is_signalled_before_what_it_waits_for(workspace):
+    """Else it would begin its next command in between."""
+    shells = [Shell("timeout 50 sleep 60; touch late", workspace.root).start() for _ in range(6)]
+    assert eventually(lambda: all(shell.process for shell in shells))
+    pids = [shell.process.pid for shell in shells]
+    assert eventually(lambda: all(len(session_groups(pid)) == 2 for pid in pids))
+    assert [next(iter(session_groups(pid))) for pid in pids] == pids
+    end_shells()
+    assert all(shell.exited.wait(5) for shell in shells) and not (workspace.root / "late").exists()
 
 
 @POSIX
@@ -545,6 +557,12 @@ def test_a_reader_sees_the_old_bytes_or_the_new(workspace):
             seen.add(path.read_bytes())
     writer.join()
     assert seen <= set(texts) and [entry.name for entry in workspace.root.iterdir()] == ["a.txt"]
+
+
+def test_what_cannot_be_replaced_is_named_and_not_the_temporary_file(workspace):
+    with pytest.raises(OSError) as refused_by_the_system:
+        atomic_write(workspace.root, b"a folder lies there")
+    assert refused_by_the_system.value.filename == str(workspace.root) and ".tmp" not in str(refused_by_the_system.value)
 
 
 def test_a_read_only_file_is_not_written(workspace):
