@@ -3,7 +3,7 @@
 Pain    A model alone can only talk: it says which command it would run and never sees what
         comes of it. `python s01_agent_loop.py --demo` shows that first, with a single turn.
 Idea    A loop around the model. As long as a reply asks for tools, run them, append the results
-        to the conversation, and ask again. Ten lines are the whole of it:
+        to the conversation, and ask again. The bare loop:
 
             def run(messages):
                 while True:
@@ -23,8 +23,8 @@ Idea    A loop around the model. As long as a reply asks for tools, run them, ap
 
 Change  The class below gives each of those lines a name, so that a later session can override
         one step and call `super()`: request, ask_model, add, run_tools, run_tool. And it keeps
-        one promise the ten lines do not: however a run ends (answer, error, Ctrl-C at any
-        instant, a limit), `messages` can be sent as the next request.
+        one promise that the bare loop does not: however a run ends (answer, error, Ctrl-C at
+        any instant, a limit), `messages` can be sent as the next request.
 Cost    Each turn sends the whole conversation again; prompt caching makes the repeated part
         cheap, s06 makes it shorter. The model's commands run with your rights: that is what the
         permission question is for.
@@ -33,7 +33,6 @@ Try     bash ls *.nope ;; bash ls *.py ;; say Found them.
 Look for the failing command: its exit code goes back to the model like any other result.
 Builds on core.py
 """
-
 
 import core
 from console import main
@@ -48,7 +47,7 @@ NOT_RUN = {  # stop reasons of a reply that is not whole, and what its calls are
     "model_context_window_exceeded": "not run: the reply was cut off because the context window is full",
     "refusal": "not run: the reply was refused",
 }
-NO_TEXT = {"type": "text", "text": "(no text)"}  # stands for an empty reply; the API refuses one in a request
+NO_TEXT = {"type": "text", "text": "(no text)"}  # goes into a reply that is empty: the API would refuse it
 
 
 def why_over(reply: dict, done: list[list]) -> str:
@@ -62,18 +61,20 @@ def why_over(reply: dict, done: list[list]) -> str:
         return "repeated" if done[-REPEATS:] == [done[-1]] * REPEATS else ""
     if reason == "pause_turn":
         return ""
-    return reason if reason in NOT_RUN else "end_turn" if core.text_of(reply["content"]) else "empty"
+    whole = "end_turn" if core.text_of(reply["content"]) else "empty"
+    return reason if reason in NOT_RUN else whole
 
 
 class Agent:
     """A model with tools in a workspace. `run` is the loop; every other step may be overridden.
 
-    `messages` belongs to the caller and grows only through `add`. After a run, `stop` says why
-    it ended: end_turn, or max_tokens, refusal, model_context_window_exceeded (the answer is not
+    `messages` belongs to the caller and grows only through `add`. When a run has returned, `stop`
+    says why: end_turn, or max_tokens, refusal, model_context_window_exceeded (the answer is not
     whole), empty, max_turns or repeated.
     """
 
-    system, context_window = SYSTEM, 0  # tokens; 0 stands for the model's own
+    system = SYSTEM
+    context_window = 0  # tokens; 0 stands for the model's own
 
     def __init__(self, workspace: core.Workspace, permissions: core.Permissions | None = None,
                  tools: dict[str, core.Tool] | None = None, model: str = "", max_turns: int = 300,
@@ -100,8 +101,8 @@ class Agent:
         # core.emit("stop", agent=self.name, reason=self.stop, text=text)
         # hint: calls are the blocks of reply["content"] with type tool_use; run_tools fills a dict of answers
         # hint: self.close(messages, calls, answers, "not run") appends the results, if there were calls
-        self.stop, text, done = "max_turns", "", []
-        for _ in range(self.max_turns):
+        self.stop, text, done = "", "", []
+        while not self.stop:
             reply = self.ask_model(messages)
             text = core.text_of(reply["content"])
             calls = [block for block in reply["content"] if block["type"] == "tool_use"]
@@ -117,10 +118,9 @@ class Agent:
                     self.close(*batch)
             finally:  # Ctrl-C may have struck inside that; closing twice does nothing
                 self.close(*batch)
-            done.append([(call["name"], call["input"], answers.get(call["id"], {}).get("content")) for call in calls])
-            if stop := why_over(reply, done):
-                self.stop = stop
-                break
+            done.append([(call["name"], call["input"], answers.get(call["id"], {}).get("content"))
+                         for call in calls])
+            self.stop = why_over(reply, done) or ("max_turns" if len(done) >= self.max_turns else "")
         core.emit("stop", agent=self.name, reason=self.stop, text=text)
         return text
 
@@ -171,8 +171,9 @@ class Agent:
         return core.dispatch(call, self.tools, self.permissions, self.name)
 
     def has_news(self, wait: bool = False) -> bool:
-        """Whether the model should hear of something now that no turn is running; the console then
-        runs it again. `wait` blocks until nothing more can come (one-shot mode). See s08, s09.
+        """Whether something happened that the model should hear of; the console then runs it once more.
+
+        Asked after a run. `wait` blocks until nothing more can come (one-shot mode). See s08, s09.
         """
         return False
 
@@ -200,7 +201,7 @@ DEMO = [
      "prompt": "What is in note.txt?",
      "script": "bash cat note.txt ;; say I never get to say this."},
     {"note": "The same with the loop: the failure comes back as a result, and the next call corrects it.",
-     "make": Agent, "prompt": "What is in note.txt? If it is not there, look for a similar name.",
+     "prompt": "What is in note.txt? If it is not there, look for a similar name.",
      "script": "bash cat note.txt ;; bash ls ;; bash cat notes.txt ;; say note.txt does not exist; "
                "notes.txt holds two chores: buy milk, water the plants.",
      "after": lambda agent, messages: f"{sum(m['role'] == 'assistant' for m in messages)} replies instead of 1; "

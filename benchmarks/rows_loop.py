@@ -80,7 +80,7 @@ def agent_loop(messages: list[dict], kind: type | None = None) -> None:
 
 
 def bare_loop(messages: list[dict]) -> None:
-    """The ten lines of s01's docstring, with the history as plain dicts, which is quicker."""
+    """The bare loop of s01's docstring, with the history as plain dicts, which is quicker."""
     import core
     import s01_agent_loop
 

@@ -6,6 +6,7 @@ import random
 import re
 import signal
 import subprocess
+import textwrap
 import threading
 import time
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import pytest
 
 import core
 import offline
+import s01_agent_loop
 from s01_agent_loop import DEMO, REPEATS, Agent
 from talk import accepted, interrupted_at, results
 
@@ -27,6 +29,15 @@ def prompt(text):
 @pytest.fixture
 def agent(workspace, stand_in):
     return Agent(workspace, ALLOWED)
+
+
+def test_the_bare_loop_of_the_docstring_works(agent):
+    source = textwrap.dedent(re.search(r" *def run.*?(?=\n\n)", s01_agent_loop.__doc__, re.DOTALL)[0])
+    names = {"client": core.client(), "MODEL": "stand-in", "BASH": agent.tools["bash"].definition(), "subprocess": subprocess}
+    exec(source, names)
+    messages = prompt("bash echo one ++ bash echo two ;; say Done.")
+    assert names["run"](messages) == "Done."
+    assert [result["content"] for result in results(messages)] == ["one", "two"]
 
 
 def test_an_answer_without_tools_is_the_result(agent):
