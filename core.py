@@ -17,6 +17,7 @@ blank; the first message is the user's.
     events       emit(kind, ...) and whoever listens: the console, a trace file, a test
     settings     environment and .env; models with their window and price
     client       one SDK client, bounded and visible retries, ModelError in plain words
+    messages     a reply as plain dicts, and what may be asked of a conversation
     tools        Tool, validation, and dispatch: the one place where an exception becomes a result
     permissions  decide (pure) and approve (asks)
     toolboxes    bash alone, or all seven base tools, over one Workspace (workspace.py)
@@ -27,6 +28,7 @@ Importing this file does nothing: no client, no environment, no file, no output.
 import fnmatch
 import glob
 import inspect
+import itertools
 import json
 import logging
 import operator
@@ -44,7 +46,7 @@ from pathlib import Path
 
 from workspace import OUTPUT_LIMIT, HeadTail, Interrupted, Shell, ToolError, Workspace, atomic_write, locked
 
-# sessions need only core
+# passed on from workspace: a session imports core alone
 __all__ = ["HeadTail", "Interrupted", "Shell", "ToolError", "Workspace", "atomic_write", "locked"]
 
 # ---------------------------------------------------------------------------------- events
@@ -82,7 +84,7 @@ class Settings:
     auth_token: str = ""
     base_url: str = ""
     model: str = DEFAULT_MODEL
-    timeout_ms: str = "600000"  # of silence, after which a request is given up and sent again
+    timeout_ms: str = "600000"  # of silence, then a request is sent again; as given, client() checks it
     window: int = 0  # tokens, of a model that MODELS does not know; 0: as ModelInfo says
 
     @property
@@ -140,8 +142,6 @@ MODELS = {
     "claude-haiku-5-5": ModelInfo(1_000_000),  # its price depends on the length of the prompt
     "claude-haiku-4-5": ModelInfo(200_000, 1, 5),
 }
-
-
 IMAGE_TOKENS = 1_600  # about what the API counts for a picture as large as it takes without shrinking
 
 
@@ -179,13 +179,13 @@ def estimate_tokens(value) -> int:
     The bytes of an image or a PDF count as IMAGE_TOKENS, whatever their length.
     """
     text = json.dumps(value, ensure_ascii=False)
-    media = [found[0] for found in re.finditer(r'"data": "[A-Za-z0-9+/=]{1000,}"', text)] if '"base64"' in text else []
+    media = re.findall(r'"data": "[A-Za-z0-9+/=]{1000,}"', text) if '"base64"' in text else []
     return (len(text) - sum(map(len, media))) // 4 + IMAGE_TOKENS * len(media)
 
 
 # ---------------------------------------------------------------------------------- client
 
-RETRIES = 4  # after the first attempt; waits of about 0.5, 1, 2 and 4 s, or what retry-after says
+RETRIES = 4  # after the first attempt; waits of 0.5, 1, 2 and 4 s, or what retry-after says
 LONGEST_WAIT = 60  # seconds; a server that wants more is reported instead of waited for
 TEMPORARY = (200, 408, 409, 429)  # worth another try, as is 500 and above; 200: an error inside a stream
 TOO_LONG = r"too long|context.(limit|length|window|size)|(token|length) limit|max(imum)?( \w+)? length|number of tokens"
@@ -239,8 +239,9 @@ def call_model(attempt: Callable[[], object], agent: str = "main") -> dict:
     import anthropic
     import httpx2  # the SDK's HTTP library
 
+    # the SDK's assertion: a stream that ended before it held a message
     failures = (anthropic.AnthropicError, httpx2.HTTPError, httpx2.InvalidURL, ValueError, AssertionError)
-    for retry in range(RETRIES + 1):
+    for retry in itertools.count():
         try:
             return plain_reply(attempt())
         except failures as error:
@@ -250,7 +251,6 @@ def call_model(attempt: Callable[[], object], agent: str = "main") -> dict:
             again = f"trying again in {wait:.1f} s ({retry + 1} of {RETRIES})"
             emit("notice", agent=agent, text=f"{_what(error)}; {again}")
             time.sleep(wait)
-    raise AssertionError("unreachable")
 
 
 def _may_pass(error: Exception) -> bool:
@@ -292,7 +292,9 @@ def _what(error: Exception) -> str:
 def too_long(error: Exception) -> bool:
     """Whether the prompt was larger than the window. There is no error type for that, only everybody's words."""
     status = getattr(error, "status_code", None)
-    return status == 413 or status in (400, 422, 500) and bool(re.search(TOO_LONG, _what(error), re.IGNORECASE))
+    if status in (400, 422, 500):
+        return bool(re.search(TOO_LONG, _what(error), re.IGNORECASE))
+    return status == 413
 
 
 def explain(error: Exception) -> str:
@@ -319,20 +321,23 @@ def explain(error: Exception) -> str:
     return f"{what}: {advice.get(status, other)}"
 
 
+# ---------------------------------------------------------------------------------- messages
+
+
 def plain_reply(message) -> dict:
     """An SDK Message as a dict {content, stop_reason, usage}, ready to be stored and sent back.
 
     Blocks keep what the API sent, signatures included, without null-only fields; blank text is
     dropped because the API refuses it in a request. Raises ValueError if it is no message.
     """
-    reply = message.to_dict(mode="json", warnings=False) if hasattr(message, "to_dict") else {}
-    reply = sendable(reply)
+    reply = sendable(message.to_dict(mode="json", warnings=False) if hasattr(message, "to_dict") else {})
     if "content" not in reply:
         raise ValueError(f"the server's answer is not a message of the Messages API: {str(reply or 'no JSON')[:200]}")
     content = []
     for block in as_blocks(reply.get("content") or []):
         kind = block.get("type") if isinstance(block, dict) else None
-        if kind and not (kind == "text" and not (block.get("text") or "").strip()):
+        blank = kind == "text" and not (block.get("text") or "").strip()
+        if kind and not blank:
             kept = {"type": kind} | {key: value for key, value in block.items() if value is not None}
             content.append(_readable_call(kept) if kind == "tool_use" else kept)
     return {"content": content, "stop_reason": reply.get("stop_reason"), "usage": reply.get("usage") or {}}
@@ -589,8 +594,8 @@ class Permissions:
 
     The pattern is matched against the command, or the path, or else the tool's first field. Rules
     that deny or ask look at every part of a command, and take upper and lower case as one. `mode`
-    is "ask", or "yes" (everything that would be asked is allowed). `asker` shows a question and
-    returns yes, no or always; without one, ask means deny.
+    is "ask", or "yes" (everything that would be asked is allowed). `asker(tool, input, rule, agent)`
+    shows the question and returns yes, no or always (which stores `rule`); without one, ask means deny.
     """
 
     mode: str = "ask"

@@ -6,9 +6,9 @@ folder plays no part, so several agents can work in different trees at once. The
 like tools *are* the tools: `core.Tool.of` takes their docstring as the description the model
 reads and their annotated parameters as the input schema.
 
-    shell    a command in its own session, its output kept as head and tail
-    files    snapshots and atomic writes
-    Workspace    the seven tools, each with its details in small functions below it
+    shell        a command in its own session, its output kept as head and tail
+    files        snapshots, atomic writes, locks
+    Workspace    the seven tools; the details of read, edit, grep and glob in small functions below it
 
 Importing this file does nothing.
 """
@@ -49,19 +49,19 @@ class Interrupted(KeyboardInterrupt):
 GRACE = 0.2  # seconds to wait for more output when the shell has ended and a child of it lives on
 DRAIN = 2  # seconds when none does: the rest is on its way, unless a child left the process group
 CHUNK = 1 << 20  # bytes of a pipe and of one read; Linux's own 64 KB make `cat` of a large file twice as slow
-BULK, NAP = 4096, 1e-4  # after a read of so many bytes wait so many seconds for the pipe to fill
+BULK, NAP = 4096, 1e-4  # after a read of so many bytes wait so many seconds, so that the pipe fills
 FORCE = getattr(signal, "SIGKILL", signal.SIGTERM)
 NEUTRAL = {"PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat", "EDITOR": "true", "VISUAL": "true",
            "GIT_EDITOR": "true", "GIT_SEQUENCE_EDITOR": "true", "GIT_TERMINAL_PROMPT": "0",
            "TERM": "dumb", "PYTHONUNBUFFERED": "1"}
-LOCK_SECONDS = 30  # a lock is held for milliseconds; longer means that its holder hangs
 
 
 class HeadTail:
     """Keeps the first and the last bytes of a stream of any length, and counts the rest."""
 
     def __init__(self, limit: int = OUTPUT_LIMIT - 200):
-        self.half, self.head, self.tail, self.size = limit // 2, bytearray(), b"", 0
+        self.half, self.size = limit // 2, 0  # bytes
+        self.head, self.tail = bytearray(), b""
 
     def add(self, chunk: bytes | memoryview) -> None:
         """Takes the next bytes; nothing of `chunk` is held on to, so that a reader may use it again."""
@@ -109,7 +109,7 @@ class Shell:
             Shell.living.add(self)
             if not threading.main_thread().is_alive():  # the program ends; end_shells may be over
                 raise RuntimeError("the program is ending")
-            atexit.unregister(end_shells)
+            atexit.unregister(end_shells)  # once is enough, and importing this file must do nothing
             atexit.register(end_shells)
             self.process = subprocess.Popen(
                 [shell, "-c", self.command] if shell else self.command, shell=not shell, cwd=self.folder,
@@ -131,7 +131,7 @@ class Shell:
             self.exited.set()
 
     def _drain(self) -> None:
-        """Reads all output. Who waits at a pipe is woken at each write, which costs more than the bytes."""
+        """Reads all output; much of it in large pieces, since to be woken at each write is what costs."""
         capacity, chunk = 0, memoryview(bytearray(CHUNK))
         with contextlib.suppress(ImportError, AttributeError, OSError):  # not on every system
             import fcntl
@@ -169,15 +169,15 @@ class Shell:
 
 def end_shells() -> None:
     """At the end of the program: all commands are asked at once, and after 0.5 s forced."""
-    shells, wait_until = list(Shell.living), time.monotonic() + 0.5
+    shells = list(Shell.living)
     for number in (signal.SIGTERM, FORCE):
         for shell in shells:
             shell.killed = True
             if shell.process:
                 shell._signal(number)
+        deadline = time.monotonic() + 0.5
         for shell in shells:
-            shell.exited.wait(max(0.0, wait_until - time.monotonic()))
-        wait_until += 0.5
+            shell.exited.wait(max(0.0, deadline - time.monotonic()))
 
 
 def session_groups(session: int) -> list[int]:
@@ -202,6 +202,8 @@ def session_groups(session: int) -> list[int]:
 READ_LINES, LINE_CHARACTERS = 2_000, 2_000  # of one `read`
 SHOWN_MATCHES, SHOWN_FILES = 250, 500
 COUNTED_SIZE = 32 << 20  # bytes; in a larger file lines are not counted just to name their number
+LOCK_SECONDS = 30  # a lock is held for milliseconds; longer means that its holder hangs
+CHANGES = threading.Lock()  # one change at a time: of edits of a file in two threads only one would stay
 
 
 @dataclass(frozen=True)
@@ -215,16 +217,6 @@ class Snapshot:
 
 def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-CHANGES = threading.RLock()
-
-
-@contextlib.contextmanager
-def alone() -> typing.Iterator[None]:
-    """One change at a time in the program: what an agent in another thread wrote meanwhile would be undone."""
-    with CHANGES:
-        yield
 
 
 def atomic_write(path: Path, data: bytes, mode: int | None = None) -> None:
@@ -291,7 +283,7 @@ class Workspace:
     def __init__(self, root: str | Path):
         self.root = Path(root).resolve()
         self.snapshots: dict[Path, list[Snapshot]] = {}
-        self.seen: dict[Path, tuple] = {}
+        self.seen: dict[Path, tuple] = {}  # the signature that a file had when the model last saw it
         self.shells: set[Shell] = set()  # commands of bash that run now; another thread may kill them
 
     # paths ------------------------------------------------------------------
@@ -399,79 +391,83 @@ class Workspace:
 
     # write, edit, revert ------------------------------------------------------
 
-    @alone()
     def write(self, path: str, content: str) -> str:
         """Create a file, or replace all of an existing one; folders are made as needed.
 
         To change a part of a file use edit. An existing file keeps its mode, line endings and
         byte order mark.
         """
-        file = self.path(path)
-        if not file.exists():
-            return self._store(file, content, f"created {path}")
-        if self.seen.get(file, now := signature(self.file(path, "write"))) != now:
-            raise ToolError(f"write: {path} was changed by someone else since you last saw it; read it first")
-        old = file.read_bytes()
-        if old.startswith(BOM.encode()):
-            content = BOM + content.removeprefix(BOM)
-        if b"\r\n" in old and old.count(b"\r\n") == old.count(b"\n") and "\r\n" not in content:
-            content = content.replace("\n", "\r\n")
-        return self._store(file, content, f"updated {path}")
+        with CHANGES:
+            file = self.path(path)
+            if not file.exists():
+                return self._store(file, content, f"created {path}")
+            now = signature(self.file(path, "write"))
+            if self.seen.get(file, now) != now:
+                raise ToolError(
+                    f"write: {path} was changed by someone else since you last saw it; read it first")
+            old = file.read_bytes()
+            if old.startswith(BOM.encode()):
+                content = BOM + content.removeprefix(BOM)
+            if b"\r\n" in old and old.count(b"\r\n") == old.count(b"\n") and "\r\n" not in content:
+                content = content.replace("\n", "\r\n")
+            return self._store(file, content, f"updated {path}")
 
-    @alone()
     def edit(self, path: str, old_text: str, new_text: str) -> str:
         """Replace one piece of text in a file by another.
 
         old_text must be in the file exactly once, letter by letter, white space included (without
         the line numbers that read shows). Give enough surrounding lines to make it unique.
         """
-        file = self.file(path, "edit")
-        text = file.read_bytes().decode("utf-8", "surrogateescape")
-        if "\0" in text:
-            raise ToolError(f"edit: {path} is a binary file")
-        old, new = fit_line_endings(text, old_text, new_text)
-        where = occurrences(text, old)
-        if old == new or len(where) != 1:
-            raise ToolError(f"edit: {edit_problem(path, text, old, new, where)}")
-        start = where[0]
-        changed = text[:start] + new + text[start + len(old):]
-        first = text.count("\n", 0, start) + 1
-        lines = changed.replace("\r\n", "\n").split("\n")[first - 1:first + new.count("\n")]
-        numbered = [f"{number}\t{line[:LINE_CHARACTERS]}" for number, line in enumerate(lines, first)]
-        shown = "\n".join(numbered[:40] + [f"[{len(numbered) - 40} more lines]"] * (len(numbered) > 40))
-        return f"{self._store(file, changed, f'edited {path}')}\n{shown}"
+        with CHANGES:
+            file = self.file(path, "edit")
+            text = file.read_bytes().decode("utf-8", "surrogateescape")
+            if "\0" in text:
+                raise ToolError(f"edit: {path} is a binary file")
+            old, new = fit_line_endings(text, old_text, new_text)
+            where = occurrences(text, old)
+            if old == new or len(where) != 1:
+                raise ToolError(f"edit: {edit_problem(path, text, old, new, where)}")
+            start = where[0]
+            changed = text[:start] + new + text[start + len(old):]
+            first = text.count("\n", 0, start) + 1
+            lines = changed.replace("\r\n", "\n").split("\n")[first - 1:first + new.count("\n")]
+            numbered = [f"{number}\t{line[:LINE_CHARACTERS]}" for number, line in enumerate(lines, first)]
+            shown = "\n".join(numbered[:40] + [f"[{len(numbered) - 40} more lines]"] * (len(numbered) > 40))
+            return f"{self._store(file, changed, f'edited {path}')}\n{shown}"
 
-    @alone()
     def revert(self, path: str) -> str:
         """Undo the last write or edit of a file made in this session, byte for byte.
 
         A file that the change created is deleted. Changes made by bash are not covered.
         """
-        file = self.path(path)
-        if not self.snapshots.get(file):
-            raise ToolError(f"revert: {path} was not changed by write or edit in this session")
-        last = self.snapshots[file][-1]
-        if (digest(file.read_bytes()) if file.is_file() else None) != last.written:
-            raise ToolError(f"revert: {path} was changed by someone else since; it is left as it is")
-        if last.data is None:
-            file.unlink()
-        else:
-            atomic_write(file, last.data, last.mode)
-            self.seen[file] = signature(file)
-        self.snapshots[file].pop()
-        return f"reverted {path}: " + ("it did not exist before, so it is gone" if last.data is None
-                                       else f"{len(last.data):,} bytes as before the last change")
+        with CHANGES:
+            file = self.path(path)
+            if not self.snapshots.get(file):
+                raise ToolError(f"revert: {path} was not changed by write or edit in this session")
+            last = self.snapshots[file][-1]
+            if (digest(file.read_bytes()) if file.is_file() else None) != last.written:
+                raise ToolError(f"revert: {path} was changed by someone else since; it is left as it is")
+            if last.data is None:
+                file.unlink()
+            else:
+                atomic_write(file, last.data, last.mode)
+                self.seen[file] = signature(file)
+            self.snapshots[file].pop()
+            return f"reverted {path}: " + ("it did not exist before, so it is gone" if last.data is None
+                                           else f"{len(last.data):,} bytes as before the last change")
 
     def _store(self, file: Path, text: str, what: str) -> str:
+        """Writes a file, keeping what it was before; returns `what` ("edited a.py") and the new size."""
         data = text.encode("utf-8", "surrogateescape")
-        before = (file.read_bytes(), stat.S_IMODE(file.stat().st_mode)) if file.exists() else (None, None)
-        if before[1] is not None and not before[1] & 0o222:
+        before = file.read_bytes() if file.exists() else None
+        mode = None if before is None else stat.S_IMODE(file.stat().st_mode)
+        if mode is not None and not mode & 0o222:
             raise ToolError(f"not {what}: the file is read-only; ask the user whether its mode may change")
         try:
             atomic_write(file, data)
         except OSError as error:
             raise ToolError(f"not {what}: {error.strerror or error}") from error
-        self.snapshots.setdefault(file, []).append(Snapshot(*before, digest(data)))
+        self.snapshots.setdefault(file, []).append(Snapshot(before, mode, digest(data)))
         self.seen[file] = signature(file)
         lines = text.count("\n") + (not text.endswith("\n") and bool(text))
         return f"{what}: {lines:,} lines, {len(data):,} bytes"
