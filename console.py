@@ -56,8 +56,11 @@ class Program:
         own_options = {name: getattr(arguments, name) for name in own}
         self.make_agent = functools.partial(make_agent, **own_options) if own_options else make_agent
         self.demo, self.demo_failed = demo, False
-        self.waiting, self.left_at, self.question = [], 0.0, None
-        self.asking, self.asking_above = threading.Lock(), threading.Lock()
+        self.waiting: list[str] = []  # prompts that were typed before they could be read
+        self.left_at = 0.0  # when Ctrl-C was pressed last
+        self.asking = threading.Lock()  # held by a question on its own line
+        self.asking_above = threading.Lock()  # held by a question above the prompt
+        self.question: queue.SimpleQueue | None = None  # takes what is answered to that one
         self.interactive = sys.stdin.isatty() and arguments.prompt is None
         self.screen = Screen(sys.stdout if self.interactive or arguments.demo else sys.stderr)
         self.meter = Meter()
@@ -71,7 +74,7 @@ class Program:
         self.agent = self.build(core.Workspace(arguments.workdir))
 
     def build(self, workspace: core.Workspace, make_agent: Callable | None = None, mode: str = "", model: str = ""):
-        """An agent for a workspace, by this run's options."""
+        """An agent for a workspace, by this run's options; what is given here goes before them."""
         permissions = core.Permissions(mode=mode or ("yes" if self.arguments.yes else "ask"),
                                        asker=self.ask if self.interactive else None)
         return (make_agent or self.make_agent)(
@@ -296,18 +299,19 @@ class Program:
         self.meter.context = 0
         return "the conversation is empty"
 
-    def play_demo(self, agent=None, messages=None, argument: str = "") -> None:
+    def play_demo(self, *_) -> None:
         """play this session's demonstration in a throw-away workspace"""
         kept, self.meter = self.meter, Meter()  # the figures of the user's own conversation stay
         with tempfile.TemporaryDirectory(prefix="agent-demo-", ignore_cleanup_errors=True) as folder:
-            workspace, cast, messages = core.Workspace(folder), None, []
+            workspace, cast = core.Workspace(folder), None
             for step in self.demo:
                 for name, content in step.get("files", {}).items():
                     core.atomic_write(workspace.path(name), content.encode("utf-8"))
-                small = step.get("model", "") if core.settings().offline else ""
-                if cast != (cast := (step.get("make", self.make_agent), small)):
-                    mode = "yes" if core.settings().offline else ""  # a real model's commands are asked for here too
-                    agent, messages = self.build(workspace, cast[0], mode, small), []
+                offline = core.settings().offline  # a real model's commands are asked for here too
+                wanted = step.get("make", self.make_agent), step.get("model", "") if offline else ""
+                if cast != wanted:
+                    cast, messages = wanted, []
+                    agent = self.build(workspace, wanted[0], "yes" if offline else "", wanted[1])
                 self.play_step(step, agent, messages)
         self.meter = kept
 

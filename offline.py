@@ -123,8 +123,7 @@ def bend(reply: Reply, kind: str) -> Reply:
 # ------------------------------------------------------------------ HTTP
 
 PATHS = ("/v1/messages", "/v1/messages/count_tokens")
-KEPT = 1000                    # records of requests
-
+KEPT = 1000  # records of requests
 
 
 class Request(NamedTuple):
@@ -216,7 +215,7 @@ class Handler(BaseHTTPRequestHandler):
         self.number = self.server.request_id()
         if self.path == "/":
             return self.send(200, {"name": "offline.py", "message": GREETING, "paths": PATHS})
-        self.fail({}, Refused(f"Not found: {self.path}", 404))
+        self.fail({"path": self.path}, Refused(f"Not found: {self.path}", 404))
 
     def do_POST(self) -> None:
         self.number, path = self.server.request_id(), self.path.partition("?")[0]
@@ -332,8 +331,8 @@ class Handler(BaseHTTPRequestHandler):
 class StandIn(ThreadingHTTPServer):
     """The running stand-in. `start()` makes one; it serves until `stop()`, or as a `with` block.
 
-    `requests` keeps a record of each of the last requests, `errors` the rules that were broken,
-    `faults` the faults to come.
+    `requests` keeps a record of each of the last requests: path, headers, bytes, body (when asked
+    for), status, error, usage, reply. `errors` are the rules that were broken, `faults` those to come.
     """
 
     daemon_threads = True
@@ -410,7 +409,8 @@ def start(port: int = 0, *, faults: str | Iterable[str] = (), window: int = 200_
 
     `window` is the context window in tokens, `clock` what cache lifetimes are measured by.
     `record` keeps the body of each request too; a long conversation kept once for each of its
-    turns is much memory. OFFLINE_FAULTS and OFFLINE_LOG stand in for `faults` and `log`.
+    turns is much memory. `log` is a file that gets a line of JSON for each request: path, status,
+    error, usage, bytes, stop_reason. OFFLINE_FAULTS and OFFLINE_LOG stand in for `faults` and `log`.
     """
     planned = parse_faults(faults) or parse_faults(os.environ.get("OFFLINE_FAULTS", ""))
     return StandIn(port, planned, window, clock, record, log or os.environ.get("OFFLINE_LOG"))

@@ -27,9 +27,6 @@ CLOSING = {'"': re.compile(r'(?:[^"\\]|\\.)*"', re.DOTALL), "`": re.compile(r"[^
            "'": re.compile(r".*?(?:'(?!\w)|(?<!\w)')", re.DOTALL)}
 JSON_TYPES = {"integer": int, "number": (int, float), "boolean": bool, "array": list,
               "object": dict}
-
-
-
 DECODER = json.JSONDecoder(strict=False, parse_constant=no_constant)
 
 
@@ -196,7 +193,6 @@ CONTINUE = re.compile(r"(please\s+)?(continue|go on|carry on|weiter)( with the w
 GREETING = "I am the stand-in model: I play commands, I do not think."
 
 
-
 def steps_among_prose(text: str, tools: dict | None) -> Iterator[Step]:
     """The playable steps in `text`; other lines are prose. Tags that open a line are entered."""
     position, mask = 0, protected(text)
@@ -214,10 +210,10 @@ def steps_among_prose(text: str, tools: dict | None) -> Iterator[Step]:
 
 @dataclass
 class Agenda:
-    """What is still to be played, derived from the conversation alone, never stored.
+    """What is still to be played, derived from the conversation alone.
 
-    So it survives restarts, retries and compaction. `calls` and `results` are what was run
-    since the newest prompt, by call id; `puzzle` is a prompt that could not be played.
+    `calls` and `results` are what was run since the newest prompt, by call id; `puzzle` is a
+    prompt that could not be played.
     """
 
     tools: dict[str, dict] | None

@@ -29,7 +29,6 @@ STOPPED = {
     "repeated": "the same call gave the same result again and again, so the loop was ended",
 }
 
-
 # What acts on a terminal or cannot be seen: controls and escapes, half characters, marks of direction, line ends
 # of Unicode, blanks and tags without width. Joiners are at home behind a letter or a picture that is not ASCII.
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
@@ -103,7 +102,8 @@ class Screen:
         """Prints text, or a rich renderable, as it is and never as markup; plainly if rich fails."""
         file = file or self.file
         with self.lock:
-            turning, _ = self.status, self.rest()
+            turning = self.status
+            self.rest()
             typed = sys.modules["readline"].get_line_buffer() if self.prompt and "readline" in sys.modules else ""
             file.write("\r\x1b[K" if self.prompt else "")
             try:
@@ -180,9 +180,11 @@ class Screen:
         if show := getattr(self, f"on_{event['kind']}", None):
             show(event, 2 if event.get("agent", "main") == "main" else 6)
 
-    def said_by(self, event: dict, text: str, style: str, indent: int) -> None:
-        """One agent's line; another than main is named, in a colour of its own."""
+    def said_by(self, event: dict, text: str, style: str, indent: int, one_line: bool = False) -> None:
+        """What an agent says; another than main is named, in a colour of its own. `one_line` cuts it to fit."""
         who = event.get("agent", "main").rpartition("/")[2]
+        if one_line:
+            text = self.line(text, indent if who == "main" else indent + len(who) + 1)
         if who == "main" or not self.file.isatty():
             self.print(text if who == "main" else f"{who} {text}", style, indent)
             return
@@ -202,12 +204,12 @@ class Screen:
         self.rest()
         text = core.text_of(event["content"]).strip()
         if indent > 2 and text and not event["agent"].endswith("/compaction"):  # nobody else shows their words
-            self.said_by(event, self.line(text, indent * 3 - 4), "", indent)
+            self.said_by(event, text, "", indent, one_line=True)
         elif text and any(block["type"] == "tool_use" for block in event["content"]):
             self.print(text, indent=indent)
 
     def on_tool_call(self, event: dict, indent: int) -> None:
-        self.said_by(event, self.line(f"● {event['name']}  {summary(event['input'])}", indent * 3 - 4), "bold", indent)
+        self.said_by(event, f"● {event['name']}  {summary(event['input'])}", "bold", indent, one_line=True)
 
     def on_decision(self, event: dict, indent: int) -> None:
         if event["why"].startswith("always"):

@@ -549,9 +549,8 @@ def cut_line(stream: typing.BinaryIO) -> str | None:
 
 def rest_of_file(stream: typing.BinaryIO, number: int, size: int) -> str:
     """A closing line when the file goes on at line `number`, with the total if it is cheap to count."""
-    if not stream.read(1):
+    if stream.tell() >= size:
         return ""
-    stream.seek(-1, os.SEEK_CUR)
     if size - stream.tell() > COUNTED_SIZE:
         return f"\n[the file goes on, {size:,} bytes in all; next: start_line={number}]"
     total = number - 1 + skip_lines(stream, sys.maxsize)
