@@ -189,7 +189,7 @@ TAG = r"<([A-Za-z][\w-]*)(?:\s[^<>]*)?>(.*?)</\1\s*>"
 WRAPPED = re.compile(TAG, re.DOTALL)
 NESTED = re.compile(r"^[ \t]*" + TAG, re.DOTALL | re.MULTILINE)
 STEPS = re.compile(r"<steps>(.*?)</steps>", re.DOTALL)
-CONTINUE = re.compile(r"(please\s+)?(continue|go on|carry on|weiter)( with the work)?\W*", re.IGNORECASE)
+CONTINUE = re.compile(r"(please\s+)?(continue|go on|carry on)( with the work)?\W*", re.IGNORECASE)
 GREETING = "I am the stand-in model: I play commands, I do not think."
 
 
@@ -212,8 +212,8 @@ def steps_among_prose(text: str, tools: dict | None) -> Iterator[Step]:
 class Agenda:
     """What is still to be played, derived from the conversation alone.
 
-    `calls` and `results` are what was run since the newest prompt, by call id; `puzzle` is a
-    prompt that could not be played.
+    `calls` are what was run since the newest prompt, by call id, and `results` all there were;
+    `puzzle` is a prompt that could not be played.
     """
 
     tools: dict[str, dict] | None
@@ -221,12 +221,12 @@ class Agenda:
     calls: dict[str, dict] = field(default_factory=dict)
     results: dict[str, dict] = field(default_factory=dict)
     puzzle: str = ""
-    resumed: bool = False  # the steps come from a summary
-    in_step: bool = True   # False after a summary until its first step is seen: tails may overlap
+    in_step: bool = True  # False after a summary until its first step is seen: tails may overlap
 
     def replace(self, steps: Iterable[Step], puzzle: str = "", resumed: bool = False) -> None:
+        """Put steps in the place of all others; `resumed` if they come from a summary."""
         self.steps, self.calls, self.puzzle = [], {}, puzzle
-        self.resumed, self.in_step = resumed, not resumed
+        self.in_step = not resumed
         self.extend(steps)
 
     def extend(self, steps: Iterable[Step]) -> None:
@@ -268,6 +268,7 @@ class Agenda:
                 self.replace([], puzzle=next(unknown, prompt))
 
     def obey_wrapped(self, prompt: str, steering: bool) -> None:
+        """Add the steps that a prompt holds in tags."""
         found = [step for match in WRAPPED.finditer(prompt)
                  for step in steps_among_prose(match[2], self.tools)]
         if not steering:

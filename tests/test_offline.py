@@ -281,7 +281,7 @@ def test_a_new_prompt_replaces_what_was_left(shared):
     assert converse(shared, messages)[0] == [("read", {"path": "c"})]
 
 
-@pytest.mark.parametrize("word", ["continue", "Go on.", "weiter"])
+@pytest.mark.parametrize("word", ["continue", "Go on.", "carry on with the work"])
 def test_continue_goes_on_with_what_is_left(shared, word):
     first = ask(shared, user("bash a ;; bash b"))
     messages = [user("bash a ;; bash b"), assistant(*first["content"]), user(*answers(first)),
