@@ -370,9 +370,10 @@ def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = 
         if program.interactive and not program.arguments.demo:
             if os.environ.get("LC_ALL") in ("C", "POSIX"):
                 os.environ["LC_ALL"] = "C.UTF-8"  # or readline would take each byte for a character
-            import readline  # line editing and history for input()
+            with contextlib.suppress(ImportError):  # Windows has none
+                import readline  # line editing and history for input()
 
-            readline.parse_and_bind(r'"\e[201~": ""')  # an end of a paste inside a paste; it would leave a ~
+                readline.parse_and_bind(r'"\e[201~": ""')  # an end of a paste inside a paste; it would leave a ~
         if program.arguments.demo:
             program.play_demo()
             sys.exit(int(program.demo_failed))

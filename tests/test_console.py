@@ -197,6 +197,26 @@ def willing(open_terminal):
 
 
 @needs_terminal
+def test_a_python_without_readline_has_a_prompt_too(open_terminal, tmp_path):
+    script = tmp_path / "bare.py"
+    script.write_text(f"""
+import runpy, sys
+class Nowhere:
+    def find_spec(name, *_):
+        if name == "readline":
+            raise ImportError(name)
+sys.meta_path.insert(0, Nowhere)
+sys.path.insert(0, {str(ROOT)!r})
+runpy.run_path({str(S01)!r}, run_name="__main__")
+""")
+    terminal = open_terminal(script=script)
+    terminal.type("say I hear you.\r")
+    terminal.wait_for(r"I hear you\.(?s:.*)1 turn")
+    terminal.type("/quit\r")
+    assert terminal.exit_code() == 0
+
+
+@needs_terminal
 def test_a_question_is_asked_and_its_answers_obeyed(asking):
     """B112"""
     asking.type("bash echo a > f; cat f ;; bash ls -a ;; bash ls ;; bash touch g ;; say Done.\r")

@@ -24,7 +24,6 @@ from s09_teams import Leading, Mailbox, render
 from s11_autonomous import Board, show_board
 from screen import Screen, clean, details, summary
 from talk import accepted, results
-from terminal import Terminal
 
 HOSTILE = {
     "clear the screen": "\x1b[2J\x1b[1;1Hgone", "alternate screen": "\x1b[?1049h", "colour": "\x1b[31mred",
@@ -132,6 +131,8 @@ def test_a_question_shows_a_call_whole_and_no_value_passes_for_a_field():
 
 @needs_terminal
 def test_the_question_at_a_real_terminal_cannot_be_overwritten(tmp_path):
+    from terminal import Terminal
+
     evil = "".join(HOSTILE[name] for name in HOSTILE if name not in ("half a character", "a long name"))
     (tmp_path / "evil").write_text(evil, encoding="utf-8")
     given = [{"command": "echo rm -rf x" + "\b" * 8 + "ls\r\x1b[2K\u202eok"}, {"command": f"echo{' ' * 9}path=b"}]
