@@ -9,7 +9,11 @@ from screen import trace_to
 
 
 def parse_arguments(session: str, title: str, options: dict[str, dict]) -> argparse.Namespace:
-    """The command line, the same for every session."""
+    """What the command line says, checked: whoever gets it wrong sees one line, and the exit code is 2.
+
+    `options` are the session's own, {"--name": argparse keywords}. The prompt of `-p -` is read, and
+    `--trace` listens from here on.
+    """
     parser = argparse.ArgumentParser(description=f"{session} · {title}", allow_abbrev=False)
     parser.add_argument("-p", dest="prompt", metavar="PROMPT", help="run one prompt, print the answer; - reads stdin")
     parser.add_argument("--demo", action="store_true", help="play the demonstration in a throw-away workspace")

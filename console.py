@@ -58,9 +58,9 @@ class Program:
         self.demo, self.demo_failed = demo, False
         self.waiting: list[str] = []  # prompts that were typed before they could be read
         self.left_at = 0.0  # when Ctrl-C was pressed last
-        self.asking = threading.Lock()  # held by a question on its own line
-        self.asking_above = threading.Lock()  # held by a question above the prompt
-        self.question: queue.SimpleQueue | None = None  # takes what is answered to that one
+        self.asking = threading.Lock()  # one question at a time on a line of its own, and no prompt meanwhile
+        self.asking_above = threading.Lock()  # one question at a time above the prompt
+        self.question: queue.SimpleQueue | None = None  # where its answer is awaited
         self.interactive = sys.stdin.isatty() and arguments.prompt is None
         self.screen = Screen(sys.stdout if self.interactive or arguments.demo else sys.stderr)
         self.meter = Meter()

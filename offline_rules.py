@@ -303,7 +303,8 @@ def measure(body: dict, joined: list[tuple[int, str, list[dict]]]) -> list[Piece
             block = {key: value for key, value in block.items() if key != "cache_control"}
         text = ENCODE(block)
         prefix = place if place in ("tools", "system") else place + changed
-        digest = hashlib.blake2b((prefix + text).encode("utf-8", "surrogatepass"), key=digest, digest_size=16).digest()
+        data = (prefix + text).encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(data, key=digest, digest_size=16).digest()
         total += IMAGE_TOKENS if block.get("type") in ("image", "document") else estimate(text)
         pieces.append(Piece(digest, total, mark))
     return pieces

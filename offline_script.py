@@ -350,7 +350,8 @@ def outcome(call: dict, result: dict | None) -> str:
     error = "error: " if (result or {}).get("is_error") else ""
     words = " ".join([str(call.get("name")), *map(str, input_of(call).values())])
     line = f"- {clip(words, 40)}: {error}{clip(first, 50)}"
-    return line.replace(";;", "; ;").replace("<", "&lt;")  # it may come back in a mail or a summary: no step, no tag
+    # it may come back in a mail or a summary, where it must be no step and no tag
+    return line.replace(";;", "; ;").replace("<", "&lt;")
 
 
 def report(agenda: Agenda) -> str:
@@ -429,7 +430,8 @@ def summary(messages: list[dict], limit: int) -> str:
                   if re.search("path|file", name)]
         done.append(outcome(call, agenda.results.get(key)))
     sections = zip(HEADINGS, (prompts[-20:], sorted({*files})[:50], done[-20:]))
-    extract = "".join(f"{line}\n" for heading, lines in sections for line in (heading, *lines)).replace("<", "&lt;")
+    extract = "".join(f"{line}\n" for heading, lines in sections for line in (heading, *lines))
+    extract = extract.replace("<", "&lt;")
     steps = "\n".join([HEADINGS[-1], "<steps>", *(one.source for one in agenda.steps), "</steps>"])
     room = max(0, 4 * limit - len(steps.encode("utf-8", "replace")))
     return extract.encode("utf-8", "replace")[:room].decode("utf-8", "ignore") + steps

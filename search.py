@@ -49,7 +49,7 @@ def glob_regex(pattern: str) -> re.Pattern:
 
 
 def name_filter(glob: str) -> Callable[[str], object]:
-    """Tells whether a name fits a glob."""
+    """A function that tells whether a name fits a glob; raises ValueError when the glob is not valid."""
     return str if glob in ("**", "**/*", "*") else glob_regex(glob).fullmatch  # a name is never blank
 
 

@@ -57,7 +57,10 @@ NEUTRAL = {"PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat", "EDITOR": "tru
 
 
 class HeadTail:
-    """Keeps the first and the last bytes of a stream of any length, and counts the rest."""
+    """Keeps the first and the last bytes of a stream of any length, `limit` in all, and counts the rest.
+
+    The usual limit leaves room in a result for the count and the exit code.
+    """
 
     def __init__(self, limit: int = OUTPUT_LIMIT - 200):
         self.half, self.size = limit // 2, 0  # bytes
