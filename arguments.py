@@ -9,23 +9,24 @@ from screen import trace_to
 
 
 def parse_arguments(session: str, title: str, options: dict[str, dict]) -> argparse.Namespace:
-    """What the command line says, checked: whoever gets it wrong sees one line, and the exit code is 2.
+    """What the command line says, checked; what is wrong with it is said, and the exit code is 2.
 
     `options` are the session's own, {"--name": argparse keywords}. The prompt of `-p -` is read, and
     `--trace` listens from here on.
     """
     parser = argparse.ArgumentParser(description=f"{session} · {title}", allow_abbrev=False)
-    parser.add_argument("-p", dest="prompt", metavar="PROMPT", help="run one prompt, print the answer; - reads stdin")
-    parser.add_argument("--demo", action="store_true", help="play the demonstration in a throw-away workspace")
-    parser.add_argument("--yes", action="store_true", help="allow what would be asked (the worst commands stay denied)")
-    parser.add_argument("--workdir", type=Path, default=Path("."), help="the workspace; default: the current folder")
-    parser.add_argument("--model", default="", help="the model's id; default: MODEL_ID, or a current Sonnet")
-    parser.add_argument("--max-turns", type=int, default=300, metavar="N", help="model calls per prompt; default: 300")
-    parser.add_argument("--no-wait", dest="wait", action="store_false", help="with -p: do not wait for background work")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write every event as a line of JSON")
-    parser.add_argument("--output-format", choices=("text", "json"), default="text", help="of -p")
+    add = parser.add_argument
+    add("-p", dest="prompt", metavar="PROMPT", help="run one prompt, print the answer; - reads stdin")
+    add("--demo", action="store_true", help="play the demonstration in a throw-away workspace")
+    add("--yes", action="store_true", help="allow what would be asked (the worst commands stay denied)")
+    add("--workdir", type=Path, default=Path("."), help="the workspace; default: the current folder")
+    add("--model", default="", help="the model's id; default: MODEL_ID, or a current Sonnet")
+    add("--max-turns", type=int, default=300, metavar="N", help="model calls per prompt; default: 300")
+    add("--no-wait", dest="wait", action="store_false", help="with -p: do not wait for background work")
+    add("--trace", type=Path, metavar="FILE", help="write every event as a line of JSON")
+    add("--output-format", choices=("text", "json"), default="text", help="of -p")
     for name, keywords in options.items():
-        parser.add_argument(name, **keywords)
+        add(name, **keywords)
     arguments = parser.parse_args()
     try:
         arguments.workdir = arguments.workdir.resolve(strict=True)

@@ -73,7 +73,8 @@ class Program:
         self.messages: list[dict] = []
         self.agent = self.build(core.Workspace(arguments.workdir))
 
-    def build(self, workspace: core.Workspace, make_agent: Callable | None = None, mode: str = "", model: str = ""):
+    def build(self, workspace: core.Workspace, make_agent: Callable | None = None,
+              mode: str = "", model: str = ""):
         """An agent for a workspace, by this run's options; what is given here goes before them."""
         permissions = core.Permissions(mode=mode or ("yes" if self.arguments.yes else "ask"),
                                        asker=self.ask if self.interactive else None)

@@ -33,7 +33,8 @@ goes on where it was.
 It is strict: a request that breaks the API's rules is answered 400, in the
 API's error shape. It estimates tokens: a quarter of the UTF-8 bytes of a
 block's compact JSON, at least 1 (for its own output: of the text, or of the
-call's input). Prompt caching is played by exact prefix.
+call's input). Prompt caching is played by exact prefix. A model whose name
+ends in -32k has a window of 32,000 tokens.
 
 Faults, one for each request in turn, separated by commas or spaces; FAULT*3
 is three times. A 5xx has a retry-after as well when it is given :SECONDS.
@@ -70,7 +71,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
-from offline_rules import BODY_LIMIT, ENCODE, ERROR_TYPES, PAUSE, SECRETS, Cache, Piece, Refused, check, read_request
+from offline_rules import (
+    BODY_LIMIT, ENCODE, ERROR_TYPES, PAUSE, SECRETS, Cache, Piece, Refused, check, read_request)
 from offline_script import GREETING, Reply, compose, cut_short, output_tokens
 
 # ------------------------------------------------------------------ faults

@@ -29,22 +29,27 @@ STOPPED = {
     "repeated": "the same call gave the same result again and again, so the loop was ended",
 }
 
-# What acts on a terminal or cannot be seen: controls and escapes, half characters, marks of direction, line ends
-# of Unicode, blanks and tags without width. Joiners are at home behind a letter or a picture that is not ASCII.
+# What acts on a terminal or cannot be seen: controls and escapes, half characters, marks of direction,
+# line ends of Unicode, blanks and tags without width. Joiners are at home behind a letter or a picture
+# that is not ASCII.
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
                     "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a"
                     "\U000e0000-\U000e0fff]|(?<![^\x00-\x7f])[\u200c\u200d\ufe00-\ufe0f](?!\u20e3)")
 
 
 def clean(text: str) -> str:
-    """Text that cannot act on a terminal and hides nothing: ESC becomes ␛, other such characters <U+202E>."""
-    return UNSEEN.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else f"<U+{ord(found[0]):04X}>",
-                      text.replace("\r\n", "\n").expandtabs(4))
+    """Text that cannot act on a terminal and hides nothing: ESC becomes ␛, the rest such as <U+202E>."""
+    def visible(found: re.Match) -> str:
+        code = ord(found[0])
+        return chr(0x2400 + code) if code < 32 else f"<U+{code:04X}>"  # from 2400 on are their pictures
+
+    return UNSEEN.sub(visible, text.replace("\r\n", "\n").expandtabs(4))
 
 
 def to_json(value) -> str:
-    """JSON on what every reader takes for one line, and safe to look at: what `clean` would show is escaped."""
-    return UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], json.dumps(value, ensure_ascii=False, default=str))
+    """JSON on what every reader takes for one line, safe to look at: what `clean` would show is escaped."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
 def short(number: float) -> str:
@@ -146,7 +151,7 @@ class Screen:
             self.status = None
 
     def answer(self, text: str) -> None:
-        """The agent's words on standard output: Markdown on a terminal, in a pipe byte for byte what the model wrote."""
+        """The agent's words on standard output: Markdown on a terminal, in a pipe just what the model wrote."""
         if not sys.stdout.isatty():
             sys.stdout.write(text + "\n")
             sys.stdout.flush()
@@ -181,7 +186,7 @@ class Screen:
             show(event, 2 if event.get("agent", "main") == "main" else 6)
 
     def said_by(self, event: dict, text: str, style: str, indent: int, one_line: bool = False) -> None:
-        """What an agent says; another than main is named, in a colour of its own. `one_line` cuts it to fit."""
+        """What an agent says; another than main is named, in its own colour. `one_line` cuts it to fit."""
         who = event.get("agent", "main").rpartition("/")[2]
         if one_line:
             text = self.line(text, indent if who == "main" else indent + len(who) + 1)
@@ -239,9 +244,10 @@ class Screen:
 
 
 def summary(given: dict) -> str:
-    """A call's input on one line: what it acts on, then the other fields by name, in whatever order they came."""
+    """A call's input on one line: what it acts on, then the other fields by name, in the order they came."""
     subject = next((name for name in ("command", "pattern", "path", *given) if name in given), "")
-    parts = {name: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for name, v in given.items()}
+    parts = {name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+             for name, value in given.items()}
     return "  ".join([parts.pop(subject, ""), *map("=".join, parts.items())])
 
 
@@ -262,16 +268,18 @@ def details(given: dict) -> str:
 
 def context_report(agent, messages: list[dict], reported: int) -> str:
     """What fills the context window: its parts, the API's own count, the largest results."""
-    window = agent.window  # the parts are looked at one by one: agent.request may compact, or take in mail
-    seen = {"system": agent.system, "tools": [tool.definition() for tool in agent.tools.values()], "messages": messages}
-    parts = {name: core.estimate_tokens(part) for name, part in seen.items()}
+    # not by agent.request, which may compact, or take in mail
+    parts = {"system": core.estimate_tokens(agent.system),
+             "tools": core.estimate_tokens([tool.definition() for tool in agent.tools.values()]),
+             "messages": core.estimate_tokens(messages)}
+    total = sum(parts.values())
     names = {block["id"]: block["name"] for message in messages for block in core.as_blocks(message["content"])
              if block["type"] == "tool_use"}
     results = sorted(((core.estimate_tokens(block), names.get(block["tool_use_id"], "?"))
                       for _, _, block in core.results_in(messages)), reverse=True)[:3]
     by_api = f", {short(reported)} reported by the API for the last turn" if reported else ""
-    lines = [f"{len(messages)} messages, about {short(sum(parts.values()))} tokens of {short(window)} "
-             f"({sum(parts.values()) / window:.1%}){by_api}",
+    lines = [f"{len(messages)} messages, about {short(total)} tokens of {short(agent.window)} "
+             f"({total / agent.window:.1%}){by_api}",
              "  ".join(f"{name} {short(tokens)}" for name, tokens in parts.items())]
     largest = ", ".join(f"{name} about {short(tokens)}" for tokens, name in results)
     return "\n".join(lines + [f"largest results: {largest}"] * bool(largest))
