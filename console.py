@@ -36,7 +36,7 @@ from collections.abc import Callable, Sequence
 
 import core
 from arguments import parse_arguments
-from keyboard import choice, more_typed, pasted, typed_ahead
+from keyboard import choice, edit_lines, more_typed, pasted, typed_ahead
 from screen import Meter, Screen, clean, context_report, details, short, summary, to_json
 
 AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
@@ -369,12 +369,7 @@ def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = 
         program = Program(arguments, make_agent, session, title, demo, commands or {}, own)
         threading.Thread(target=preload, daemon=True).start()
         if program.interactive and not program.arguments.demo:
-            if os.environ.get("LC_ALL") in ("C", "POSIX"):
-                os.environ["LC_ALL"] = "C.UTF-8"  # or readline would take each byte for a character
-            with contextlib.suppress(ImportError):  # Windows has none
-                import readline  # line editing and history for input()
-
-                readline.parse_and_bind(r'"\e[201~": ""')  # an end of a paste inside a paste; it would leave a ~
+            edit_lines()
         if program.arguments.demo:
             program.play_demo()
             sys.exit(int(program.demo_failed))

@@ -16,7 +16,7 @@ blank; the first message is the user's.
 
     events       emit(kind, ...) and whoever listens: the console, a trace file, a test
     settings     environment and .env; models with their window and price
-    client       one SDK client, bounded and visible retries, ModelError in plain words
+    client       one SDK client, bounded and visible retries (trouble.py), ModelError in plain words
     messages     a reply as plain dicts, and what may be asked of a conversation
     tools        Tool, validation, and dispatch: the one place where an exception becomes a result
     permissions  decide (pure) and approve (asks)
@@ -44,6 +44,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from trouble import LONGEST_WAIT, explain, may_pass, retry_wait, too_long, what_happened
 from workspace import OUTPUT_LIMIT, HeadTail, Interrupted, Shell, ToolError, Workspace, atomic_write, locked
 
 # passed on from workspace: a session imports core alone
@@ -186,9 +187,6 @@ def estimate_tokens(value) -> int:
 # ---------------------------------------------------------------------------------- client
 
 RETRIES = 4  # after the first attempt; waits of 0.5, 1, 2 and 4 s, or what retry-after says
-LONGEST_WAIT = 60  # seconds; a server that wants more is reported instead of waited for
-TEMPORARY = (200, 408, 409, 429)  # worth another try, as is 500 and above; 200: an error inside a stream
-TOO_LONG = r"too long|context.(limit|length|window|size)|(token|length) limit|max(imum)?( \w+)? length|number of tokens"
 _clients: dict[Settings, object] = {}
 _client_lock = threading.Lock()
 
@@ -215,7 +213,8 @@ def _build_client(found: Settings):
     import anthropic
 
     if not re.fullmatch("[1-9][0-9]{0,9}", found.timeout_ms):
-        raise ValueError(f"API_TIMEOUT_MS is {found.timeout_ms!r}: give a number of milliseconds, such as 600000")
+        raise ValueError(f"API_TIMEOUT_MS is {found.timeout_ms!r}: "
+                         "give a number of milliseconds, such as 600000")
     if found.offline:
         import offline
 
@@ -245,80 +244,12 @@ def call_model(attempt: Callable[[], object], agent: str = "main") -> dict:
         try:
             return plain_reply(attempt())
         except failures as error:
-            wait = _retry_wait(error, retry)
-            if retry == RETRIES or wait > LONGEST_WAIT or not _may_pass(error):
+            wait = retry_wait(error, retry)
+            if retry == RETRIES or wait > LONGEST_WAIT or not may_pass(error):
                 raise ModelError(explain(error), too_long(error)) from error
             again = f"trying again in {wait:.1f} s ({retry + 1} of {RETRIES})"
-            emit("notice", agent=agent, text=f"{_what(error)}; {again}")
+            emit("notice", agent=agent, text=f"{what_happened(error)}; {again}")
             time.sleep(wait)
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether another attempt can help."""
-    import anthropic
-    import httpx2
-
-    if isinstance(error.__cause__, (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError)):
-        return False  # a base URL or a key with a typing error in it
-    broken = isinstance(error, (anthropic.APIConnectionError, httpx2.HTTPError, json.JSONDecodeError))
-    status = getattr(error, "status_code", None) or 0
-    return broken or status in TEMPORARY or status >= 500 and not too_long(error)
-
-
-def _retry_wait(error: Exception, retry: int) -> float:
-    """Seconds to wait before the next attempt; `retry` counts from 0."""
-    headers = getattr(getattr(error, "response", None), "headers", None) or {}
-    try:
-        return max(0.0, float(headers["retry-after"]))
-    except (KeyError, ValueError):  # absent, or a date
-        return 0.5 * 2**retry
-
-
-def _what(error: Exception) -> str:
-    """The error in a few words, from its status and the API's own message, on one line."""
-    status = getattr(error, "status_code", None)
-    said = body if isinstance(body := getattr(error, "body", None), dict) else {}
-    detail = said.get("error") or said.get("detail") or said.get("message")
-    text = detail.get("message") if isinstance(detail, dict) else detail
-    if type(error) is ValueError:
-        text = str(error)
-    elif status is None or (status == 200 and not text):
-        cause = error.__cause__ or error  # the SDK itself says no more than "Connection error."
-        text = f"the connection failed ({type(cause).__name__}: {cause})"
-    text = " ".join(str(text or f"the server answered HTTP {status}").split())[:300]
-    return f"{text} (HTTP {status})" if status and str(status) not in text else text
-
-
-def too_long(error: Exception) -> bool:
-    """Whether the prompt was larger than the window. There is no error type for that, only everybody's words."""
-    status = getattr(error, "status_code", None)
-    if status in (400, 422, 500):
-        return bool(re.search(TOO_LONG, _what(error), re.IGNORECASE))
-    return status == 413
-
-
-def explain(error: Exception) -> str:
-    """What happened and what to do, in one line for a person."""
-    status, what = getattr(error, "status_code", None), _what(error)
-    if type(error) is ValueError:  # ours, or the SDK's about what it was given: it says all there is
-        return what
-    if (wait := _retry_wait(error, 0)) > LONGEST_WAIT:
-        return f"{what}: the server wants a wait of {wait:,.0f} s; ask again after that"
-    if "ReadTimeout" in what:
-        return f"{what}: ask again; API_TIMEOUT_MS says how long to wait for an answer"
-    if too_long(error):
-        return f"{what}: the conversation is too long; /clear starts afresh, /compact (s06) shortens it"
-    advice = {
-        401: "check ANTHROPIC_API_KEY in the environment or in .env",
-        402: "check the account's billing", 403: "this key may not do that",
-        404: "check the model (--model or MODEL_ID) and ANTHROPIC_BASE_URL (without /v1)",
-        429: "too many requests; wait a little and ask again",
-        None: "check the network and ANTHROPIC_BASE_URL, then ask again"}
-    if status == 400 and re.search(r"(?i)(invalid|unknown) model|model.{0,60} not (exist|found|supported)", what):
-        status = 404  # so it is told by proxies
-    refused = "the request was refused; the conversation is kept, /clear starts afresh"
-    other = refused if 400 <= (status or 0) < 500 else "the service has trouble; ask again later"
-    return f"{what}: {advice.get(status, other)}"
 
 
 # ---------------------------------------------------------------------------------- messages
@@ -332,7 +263,8 @@ def plain_reply(message) -> dict:
     """
     reply = sendable(message.to_dict(mode="json", warnings=False) if hasattr(message, "to_dict") else {})
     if "content" not in reply:
-        raise ValueError(f"the server's answer is not a message of the Messages API: {str(reply or 'no JSON')[:200]}")
+        what = str(reply or "no JSON")[:200]
+        raise ValueError(f"the server's answer is not a message of the Messages API: {what}")
     content = []
     for block in as_blocks(reply.get("content") or []):
         kind = block.get("type") if isinstance(block, dict) else None
@@ -523,7 +455,7 @@ def tool_result(call: dict, content: str | list, is_error: bool = False) -> dict
 
 
 def reason(error: Exception) -> str:
-    """Why something failed: our own words; or a file and the system's words; or the exception's, with its name."""
+    """Why something failed: our own words, a file and the system's, or the exception's with its name."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
     return str(error) if isinstance(error, (ToolError, ModelError)) else f"{type(error).__name__}: {error}"

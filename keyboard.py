@@ -1,5 +1,6 @@
-"""keyboard · what a person types: answers to a question, pastes, and what came before it was asked for"""
+"""keyboard · what a person types: lines, answers, pastes, and what came before it was asked for"""
 
+import contextlib
 import os
 import re
 import sys
@@ -36,3 +37,13 @@ def more_typed(seconds: float = 0.03) -> bool:
         return bool(select.select([sys.stdin], [], [], seconds)[0])
     except (OSError, ValueError):
         return False
+
+
+def edit_lines() -> None:
+    """Gives input() line editing and a history, where Python has readline (on Windows it has none)."""
+    if os.environ.get("LC_ALL") in ("C", "POSIX"):
+        os.environ["LC_ALL"] = "C.UTF-8"  # or readline would take each byte for a character
+    with contextlib.suppress(ImportError):
+        import readline
+
+        readline.parse_and_bind(r'"\e[201~": ""')  # an end of a paste inside a paste; it would leave a ~

@@ -204,8 +204,7 @@ DEMO = [
      "prompt": "What is in note.txt? If it is not there, look for a similar name.",
      "script": "bash cat note.txt ;; bash ls ;; bash cat notes.txt ;; say note.txt does not exist; "
                "notes.txt holds two chores: buy milk, water the plants.",
-     "after": lambda agent, messages: f"{sum(m['role'] == 'assistant' for m in messages)} replies instead of 1; "
-                                      f"the conversation has {len(messages)} messages, and each turn sent all so far."},
+     "after": lambda agent, messages: f"{len(messages) // 2} replies instead of 1, and each turn sent all so far."},
 ]
 
 if __name__ == "__main__":
