@@ -30,7 +30,7 @@ def may_pass(error: Exception) -> bool:
 
 
 def retry_wait(error: Exception, retry: int) -> float:
-    """Seconds to wait before the next attempt; `retry` counts from 0."""
+    """Seconds to wait before the next attempt, as the server says or else doubling; `retry` counts from 0."""
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     try:
         return max(0.0, float(headers["retry-after"]))
