@@ -443,15 +443,23 @@ def clip(text: str, limit: int = OUTPUT_LIMIT) -> str:
 def tool_result(call: dict, content: str | list, is_error: bool = False) -> dict:
     """The block that answers a call. Text that could not be sent (blank, not UTF-8) is made sendable."""
     if isinstance(content, list):
-        room = OUTPUT_LIMIT // max(1, len(content))
-        content = [{**block, "text": clip(block["text"], room)} if block["type"] == "text" else block
-                   for block in sendable(content) if block["type"] != "text" or block["text"].strip()]
+        content = _clipped_blocks(sendable(content))
     else:
         text = clip(sendable("" if content is None else str(content)))
         content = text if text.strip() else ""
-    content = content or "(no output)"
-    result = {"type": "tool_result", "tool_use_id": call["id"], "content": content}
+    result = {"type": "tool_result", "tool_use_id": call["id"], "content": content or "(no output)"}
     return {**result, "is_error": True} if is_error else result
+
+
+def _clipped_blocks(blocks: list[dict]) -> list[dict]:
+    """The content blocks of a result without blank texts; each text gets its share of OUTPUT_LIMIT."""
+    room, kept = OUTPUT_LIMIT // max(1, len(blocks)), []
+    for block in blocks:
+        if block["type"] != "text":
+            kept.append(block)
+        elif block["text"].strip():
+            kept.append({**block, "text": clip(block["text"], room)})
+    return kept
 
 
 def reason(error: Exception) -> str:
@@ -537,7 +545,10 @@ class Permissions:
     asker: Callable[[Tool, dict, str, str], str] | None = None
 
     def decide(self, tool: Tool, given: dict) -> Decision:
-        """What the rules say, asking nobody. Deny wins over ask, ask over allow; no rule: ask."""
+        """What the rules say, asking nobody: deny wins over ask, ask over allow.
+
+        The worst commands are denied before any rule; without a rule reading is allowed, all else asks.
+        """
         subject, is_command = subject_of(tool, given)
         for pattern, why in WORST_COMMANDS if is_command else []:
             if re.search(pattern, subject):

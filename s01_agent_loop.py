@@ -40,7 +40,7 @@ from console import main
 SYSTEM = """You are a coding agent. Your workspace is the folder {root}.
 Act through your tools instead of describing what you would do; look before you change things.
 When a call fails, read why and try a corrected one. When you are done, say briefly what you did."""
-MAX_TOKENS = 16_000  # of one reply; the SDK demands streaming for much more than this
+MAX_TOKENS = 16_000  # of one reply, at most half the window; the SDK demands streaming for much more
 REPEATS = 5  # identical calls with identical results in a row, after which the loop gives up
 NOT_RUN = {  # stop reasons of a reply that is not whole, and what its calls are told
     "max_tokens": "not run: the reply was cut off by max_tokens, so this call may be incomplete; send less at once",
