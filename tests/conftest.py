@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import console
 import core
 import offline
 import program
+from endpoint import ThinServer
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
 SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_", "API_"))] + ["MODEL_ID", "NO_COLOR"]
@@ -80,6 +82,17 @@ def stand_in(monkeypatch):
         monkeypatch.setenv("MODEL_ID", "stand-in")
         yield server
         assert not server.errors
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server of local models, thin as they are, that core's client talks to; no key is set."""
+    with ThinServer() as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        monkeypatch.setenv("MODEL_ID", "local-model")
+        yield server
+        server.shutdown()
 
 
 @pytest.fixture

@@ -5,9 +5,7 @@ import os
 import random
 import re
 import signal
-import subprocess
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -15,13 +13,9 @@ import pytest
 import core
 import offline
 from s01_agent_loop import DEMO, REPEATS, Agent
-from talk import accepted, interrupted_at, results
+from talk import SLEEPER, accepted, interrupted_at, needs_posix, processes, prompt, results, until
 
 ALLOWED = core.Permissions(mode="yes")
-
-
-def prompt(text):
-    return [{"role": "user", "content": text}]
 
 
 @pytest.fixture
@@ -186,14 +180,14 @@ def test_ctrl_c_at_every_line_of_the_loop_leaves_a_valid_conversation(workspace,
     assert line > 40
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+@needs_posix
 def test_ctrl_c_at_fifty_random_instants_leaves_no_broken_rule_and_no_process(workspace, stand_in):
     """I1, I9, B134"""
     chance, interrupted = random.Random(1), 0
     Agent(workspace, ALLOWED).run(prompt("say Ready."))  # interrupting the SDK's first use only makes it complain
     for _ in range(50):
         agent = Agent(workspace, ALLOWED)
-        messages = prompt("bash sleep 0.0137 ++ bash sleep 0.0138 ;; bash sleep 0.0139; sleep 71.25 ;; say Done.")
+        messages = prompt(f"bash sleep 0.0137 ++ bash sleep 0.0138 ;; bash sleep 0.0139; sleep {SLEEPER} ;; say Done.")
         timer = threading.Timer(chance.uniform(0, 0.12), os.kill, (os.getpid(), signal.SIGINT))
         try:
             timer.start()
@@ -203,10 +197,7 @@ def test_ctrl_c_at_fifty_random_instants_leaves_no_broken_rule_and_no_process(wo
             interrupted += 1
         assert accepted(agent, messages)
     assert interrupted == 50
-    deadline = time.monotonic() + 5
-    while "71.25" in subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True).stdout:
-        assert time.monotonic() < deadline, "a child process is left"
-        time.sleep(0.02)
+    until(lambda: SLEEPER not in processes())
 
 
 def test_ctrl_c_after_a_paused_turn_answers_nothing_that_was_not_asked(workspace, stand_in):

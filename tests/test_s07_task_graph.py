@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import core
+import talk
 from s07_task_graph import (
     FIELDS,
     STATUSES,
@@ -29,18 +30,10 @@ from s07_task_graph import (
     waits_for,
     why_blocked,
 )
+from talk import graph_of, task
 
 ROOT = Path(__file__).resolve().parent.parent
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the workers of this test are forked")
-
-
-def task(task_id, *depends_on, **fields):
-    return {"id": task_id, "key": "", "description": f"do {task_id}", "status": "pending", "priority": "medium",
-            "depends_on": list(depends_on), "owner": "", "result": "", "created": "", "updated": "", **fields}
-
-
-def graph_of(*tasks):
-    return {one["id"]: one for one in tasks}
 
 
 @pytest.fixture
@@ -54,10 +47,7 @@ def agent(workspace, stand_in):
 
 
 def results(agent, script):
-    messages = [{"role": "user", "content": script}]
-    agent.run(messages)
-    return [block for message in messages if message["role"] == "user" for block in core.as_blocks(message["content"])
-            if block["type"] == "tool_result"]
+    return talk.results(talk.played(agent, script))
 
 
 def texts(agent, script):

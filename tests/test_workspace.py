@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from search import list_files
+from talk import until
 from workspace import HeadTail, Interrupted, Shell, ToolError, Workspace, atomic_write, end_shells, session_groups
 
 ROOT = Path(__file__).parent.parent
@@ -34,14 +35,6 @@ def put(workspace: Workspace, name: str, data: bytes | str = b"", mode: int | No
     return path
 
 
-def eventually(condition, seconds: float = 10) -> bool:
-    """Whether a condition comes true in time."""
-    end = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < end:
-        time.sleep(0.01)
-    return bool(found)
-
-
 def alive(pid: int) -> bool:
     """Whether a process runs; one that waits to be reaped does not."""
     try:
@@ -54,7 +47,7 @@ def alive(pid: int) -> bool:
 
 def pid_in(path: Path) -> int:
     """The process id that a command writes into a file."""
-    assert eventually(lambda: path.exists() and path.read_text().strip())
+    until(lambda: path.exists() and path.read_text().strip())
     return int(path.read_text())
 
 
@@ -212,7 +205,7 @@ def test_at_the_timeout_everything_is_killed_and_what_was_printed_is_kept(comman
     """B011, B104"""
     with refused("printed", "timed out after 0.4 s"):
         workspace.bash(command, timeout=0.4)
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
     assert not (workspace.root / "late").exists()
 
 
@@ -233,7 +226,7 @@ def test_the_timeout_holds_when_a_background_child_has_the_pipe(workspace):
     """B006"""
     with refused("timed out"):
         workspace.bash("sleep 60 & echo $! > pid; sleep 60", timeout=0.3)
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
@@ -297,7 +290,7 @@ def test_ctrl_c_kills_the_command_and_keeps_what_it_printed(workspace):
     threading.Thread(target=strike).start()
     with pytest.raises(Interrupted, match="working"):
         workspace.bash("echo working; (trap '' TERM; sleep 60) & echo $! > pid; wait")
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 @POSIX
@@ -312,7 +305,7 @@ def test_ctrl_c_at_any_instant_leaves_no_process(workspace, tmp_path):
             workspace.bash(f"touch {pids}/$$; sleep 60 & touch {pids}/$!; wait")
             pytest.fail("the command ended by itself")
         timer.join()
-    assert eventually(lambda: not any(alive(int(path.name)) for path in pids.iterdir()))
+    until(lambda: not any(alive(int(path.name)) for path in pids.iterdir()))
     assert any(pids.iterdir())
 
 
@@ -328,7 +321,7 @@ def test_a_second_ctrl_c_during_the_kill_still_ends_the_command(workspace):
     with pytest.raises(KeyboardInterrupt):
         workspace.bash("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")
         pytest.fail("the command ended by itself")
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 STAYS = "sleep 60 & echo $! > pid"
@@ -343,7 +336,7 @@ def test_what_a_command_left_behind_ends_with_the_program(command, ending, works
     """Invariant I9."""
     code = f"import workspace\nworkspace.Workspace({str(workspace.root)!r}).bash({command!r})\n{ending}"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60)
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 @POSIX
@@ -355,7 +348,7 @@ def test_a_command_running_in_a_thread_ends_with_the_program(workspace):
             "threading.Thread(target=ws.bash, args=(command,), daemon=True).start()\n"
             "while not os.path.exists(ws.root / 'pid'): time.sleep(0.01)\n")
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60)
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 @POSIX
@@ -1011,4 +1004,4 @@ while len(list(Path({str(tmp_path)!r}).iterdir())) < 12:
     start = time.monotonic()
     subprocess.run([sys.executable, "-c", program], timeout=30)
     assert time.monotonic() - start < 12 * 0.5
-    assert all(eventually(lambda: not alive(pid_in(tmp_path / str(number)))) for number in range(12))
+    until(lambda: not any(alive(pid_in(tmp_path / str(number))) for number in range(12)))
