@@ -18,6 +18,8 @@ import program
 from endpoint import ThinServer
 
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
+os.environ["SSL_CERT_DIR"] = os.path.dirname(__file__)  # where no certificate lies: no test speaks TLS, and to read them
+os.environ.pop("SSL_CERT_FILE", None)  # all for each new client took longer than most tests
 SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_", "API_"))] + ["MODEL_ID", "NO_COLOR"]
 
 
