@@ -1,5 +1,6 @@
 """What every test may use: a clean environment, a workspace, and a strict stand-in of its own."""
 
+import importlib
 import io
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,9 +19,11 @@ import offline
 import program
 from endpoint import ThinServer
 
+TESTS = Path(__file__).parent
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
-os.environ["SSL_CERT_DIR"] = os.path.dirname(__file__)  # where no certificate lies: no test speaks TLS, and to read them
+os.environ["SSL_CERT_DIR"] = str(TESTS)  # where no certificate lies: no test speaks TLS, and to read them
 os.environ.pop("SSL_CERT_FILE", None)  # all for each new client took longer than most tests
+LONGEST = ("test_practice.py", "test_docs.py", "test_console.py", "test_s12_worktrees.py")
 SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_", "API_"))] + ["MODEL_ID", "NO_COLOR"]
 
 
@@ -28,6 +32,14 @@ def pytest_configure(config):
     if hasattr(os, "fork") and program.SERVER not in os.environ:
         server = program.Server()
         config.add_cleanup(server.end)
+        sys.dont_write_bytecode = False
+        if not list(TESTS.glob("__pycache__/test_*-pytest-*")):  # a fresh clone: compiled once, not by each worker
+            [importlib.import_module(path.stem) for path in TESTS.glob("test_*.py")]
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first, so that no worker is left alone with them at the end."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture(scope="session")

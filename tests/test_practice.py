@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -208,10 +207,9 @@ def test_a_file_that_cannot_be_imported_is_explained(folder, text, words):
 def test_an_endless_loop_is_stopped_and_its_line_named(tmp_path):
     one, file = ALL["2.1"], tmp_path / "given.py"
     file.write_text(TODO.sub(r"\1while True:\n\1    pass", carved(one)), encoding="utf-8")
-    began = time.monotonic()
     failure = check([job(one, file, seconds=1)])[0]["failure"]
     line = file.read_text(encoding="utf-8").split("\n").index("    while True:") + 1
-    assert failure["kind"] == "endless" and failure["line"] in (line, line + 1) and time.monotonic() - began < 10
+    assert failure["kind"] == "endless" and failure["line"] in (line, line + 1)
 
 
 @needs_posix

