@@ -10,7 +10,7 @@ import pytest
 import core
 import s01_agent_loop
 import s06_compact
-from endpoint import OVERLOADED, altered, page, with_input
+from endpoint import OVERLOADED, altered, failing, page, with_input
 from program import Program
 
 @pytest.fixture

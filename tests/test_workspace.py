@@ -213,9 +213,9 @@ def test_at_the_timeout_everything_is_killed_and_what_was_printed_is_kept(comman
 def test_a_shell_is_signalled_before_what_it_waits_for(workspace):
     """Else it would begin its next command in between."""
     shells = [Shell("timeout 50 sleep 60; touch late", workspace.root).start() for _ in range(6)]
-    assert eventually(lambda: all(shell.process for shell in shells))
+    until(lambda: all(shell.process for shell in shells))
     pids = [shell.process.pid for shell in shells]
-    assert eventually(lambda: all(len(session_groups(pid)) == 2 for pid in pids))
+    until(lambda: all(len(session_groups(pid)) == 2 for pid in pids))
     assert [next(iter(session_groups(pid))) for pid in pids] == pids
     end_shells()
     assert all(shell.exited.wait(5) for shell in shells) and not (workspace.root / "late").exists()
