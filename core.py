@@ -201,11 +201,15 @@ class ModelError(Exception):
 
 def client():
     """The SDK's client for the present settings, built on first use; safe to call from threads."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import anthropic  # noqa: F401  it takes long, and the program's end would wait for the thread below
+
     found = replace(settings(), model="")
     with _client_lock:
         if found not in _clients:
-            _clients.clear()
-            _clients[found] = _build_client(found)
+            _clients.clear()  # built where no signal strikes: half a client complains when it is let go
+            _clients[found] = ThreadPoolExecutor(1).submit(_build_client, found).result()
         return _clients[found]
 
 

@@ -33,7 +33,8 @@ import anthropic, pytest, rich.console, rich.markdown
 gc.freeze()  # none of this will ever be garbage
 del sys.argv[0]
 sys.path[0] = os.path.dirname(sys.argv[0])
-sys.pycache_prefix, sys.dont_write_bytecode = os.path.join(os.path.dirname(sys.argv[1]), "compiled"), False
+if sys.dont_write_bytecode:
+    sys.pycache_prefix, sys.dont_write_bytecode = os.path.join(os.path.dirname(sys.argv[1]), "compiled"), False
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 PLAY = """import os, runpy, sys

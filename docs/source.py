@@ -74,7 +74,7 @@ def exercises_in(path: Path) -> list[dict]:
         if start := re.match(r"# exercise (\d+\.\d+): ", token.string):
             around = [node for node in functions if node.lineno <= line <= node.end_lineno]
             found.append({"number": start[1], "lines": [line], "node": max(around, key=lambda node: node.lineno)})
-        elif found and line == following:  # the lines of comment below it: more of the task, then hints
+        elif found and line == following and token.line.lstrip().startswith("#"):  # more of the task, then hints
             found[-1]["lines"].append(line)
         else:
             continue

@@ -1,11 +1,14 @@
 """What every test may use: a clean environment, a workspace, and a strict stand-in of its own."""
 
+import importlib
 import io
 import json
 import os
 import signal
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,8 +17,13 @@ import console
 import core
 import offline
 import program
+from endpoint import ThinServer
 
+TESTS = Path(__file__).parent
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
+os.environ["SSL_CERT_DIR"] = str(TESTS)  # where no certificate lies: no test speaks TLS, and to read them
+os.environ.pop("SSL_CERT_FILE", None)  # all for each new client took longer than most tests
+LONGEST = ("test_practice.py", "test_docs.py", "test_console.py", "test_s12_worktrees.py")
 SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_", "API_"))] + ["MODEL_ID", "NO_COLOR"]
 
 
@@ -24,6 +32,14 @@ def pytest_configure(config):
     if hasattr(os, "fork") and program.SERVER not in os.environ:
         server = program.Server()
         config.add_cleanup(server.end)
+        sys.dont_write_bytecode = False
+        if not list(TESTS.glob("__pycache__/test_*-pytest-*")):  # a fresh clone: compiled once, not by each worker
+            [importlib.import_module(path.stem) for path in TESTS.glob("test_*.py")]
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first, so that no worker is left alone with them at the end."""
+    items.sort(key=lambda item: item.path.name not in LONGEST)
 
 
 @pytest.fixture(scope="session")
@@ -80,6 +96,17 @@ def stand_in(monkeypatch):
         monkeypatch.setenv("MODEL_ID", "stand-in")
         yield server
         assert not server.errors
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """A server of local models, thin as they are, that core's client talks to; no key is set."""
+    with ThinServer() as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        monkeypatch.setenv("MODEL_ID", "local-model")
+        yield server
+        server.shutdown()
 
 
 @pytest.fixture

@@ -40,12 +40,13 @@ class Program:
     """A running program: `python SCRIPT ARGUMENTS…` in a folder, on a terminal (a descriptor) or with empty input.
 
     `poll`, `wait`, `send_signal`, `kill`, `pid` and `returncode` are those of subprocess.Popen. What it
-    prints goes to files, so that it never waits for the test.
+    prints goes to files, so that it never waits for the test; or what is for standard output to the descriptor `out`.
     """
 
-    def __init__(self, script, *arguments, folder, environment=None, terminal=None, fresh=False):
+    def __init__(self, script, *arguments, folder, environment=None, terminal=None, out=None, fresh=False):
         self.files = [tempfile.TemporaryFile() for _ in "oe"]
-        streams = [terminal] * 3 if terminal else [os.open(os.devnull, os.O_RDONLY), *(f.fileno() for f in self.files)]
+        files = [file.fileno() for file in self.files]
+        streams = [terminal] * 3 if terminal else [os.open(os.devnull, os.O_RDONLY), out or files[0], files[1]]
         words, environment = [str(script), *map(str, arguments)], dict(os.environ if environment is None else environment)
         start = fork if os.environ.get(SERVER) and not fresh else spawn
         self.process = start(words, str(folder), environment, streams)

@@ -7,22 +7,18 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 import core
 import screen
-from program import Program
+from program import ROOT, Program
 from s01_agent_loop import Agent
 from s06_compact import Compacting
+from talk import SLEEPER, Tty, needs_posix, processes, until
 
-ROOT = Path(__file__).resolve().parent.parent
 S01 = ROOT / "s01_agent_loop.py"
-SLEEPER = f"72.{os.getpid()}"  # seconds; no other process sleeps this long, whoever runs the tests beside us
-needs_terminal = pytest.mark.skipif(os.name == "nt", reason="needs a POSIX terminal")
 
 
 @pytest.fixture
@@ -121,12 +117,15 @@ def test_the_program_as_a_process(tmp_path):
     """B159, B156: no escape bytes in a pipe, a closed pipe and /dev/null end it quietly."""
     environment = {**os.environ, "FORCE_COLOR": "1", "TERM": "xterm"}
     piped = Program(S01, "-p", "bash echo hi ;; say **Done.**", "--yes", folder=tmp_path, environment=environment)
-    closed = subprocess.run(f'"{sys.executable}" "{S01}" -p "say hi" | true', shell=True, cwd=tmp_path,
-                            capture_output=True, text=True, timeout=60)
+    reading, writing = os.pipe()
+    os.close(reading)
+    closed = Program(S01, "-p", "say hi", folder=tmp_path, out=writing)
+    os.close(writing)
     empty = Program(S01, folder=tmp_path).ended()
-    _, out, err = piped.ended()
+    (_, out, err), closed = piped.ended(), closed.ended()
     assert out == "**Done.**\n" and "\x1b" not in err and "hi" in err
-    assert "Traceback" not in closed.stderr and empty.code == 0 and "Traceback" not in empty.err
+    assert closed.code == 1 and closed.err.count("\n") <= 2 and "Broken" not in closed.err
+    assert empty.code == 0 and "Traceback" not in empty.err
 
 
 def test_bytes_that_are_no_text_do_not_poison_the_conversation(run):
@@ -145,7 +144,7 @@ def test_a_command_line_that_cannot_be_served_is_named(run):
     assert run("-p", "x", "--demo").code == 2 and run("--workdir", "gone/away").code == 2
 
 
-@needs_terminal
+@needs_posix
 def test_a_folder_that_is_gone_is_named_at_the_start(run, monkeypatch):
     """B014: somebody removed the folder in which the program is started."""
     Path("gone").mkdir()
@@ -196,7 +195,7 @@ def willing(open_terminal):
     return open_terminal("--yes", fresh=True, LANG="C", LC_ALL="C")
 
 
-@needs_terminal
+@needs_posix
 def test_a_python_without_readline_has_a_prompt_too(open_terminal, tmp_path):
     script = tmp_path / "bare.py"
     script.write_text(f"""
@@ -216,7 +215,7 @@ runpy.run_path({str(S01)!r}, run_name="__main__")
     assert terminal.exit_code() == 0
 
 
-@needs_terminal
+@needs_posix
 def test_a_question_is_asked_and_its_answers_obeyed(asking):
     """B112"""
     asking.type("bash echo a > f; cat f ;; bash ls -a ;; bash ls ;; bash touch g ;; say Done.\r")
@@ -232,7 +231,7 @@ def test_a_question_is_asked_and_its_answers_obeyed(asking):
     assert (asking.folder / "f").exists() and not (asking.folder / "g").exists()
 
 
-@needs_terminal
+@needs_posix
 def test_the_diff_of_an_edit_is_shown_before_it_is_asked_for(asking):
     (asking.folder / "a.txt").write_text("red\n")
     asking.type("edit a.txt :: red :: " + "green " * 20 + "\r")
@@ -244,7 +243,7 @@ def test_the_diff_of_an_edit_is_shown_before_it_is_asked_for(asking):
     assert (asking.folder / "a.txt").read_text() == "red\n"
 
 
-@needs_terminal
+@needs_posix
 def test_what_was_typed_ahead_answers_no_question(asking):
     asking.type("bash sleep 0.4 ;; bash touch made ;; say Done.\r")
     asking.wait_for("allow")
@@ -256,7 +255,7 @@ def test_what_was_typed_ahead_answers_no_question(asking):
     assert not (asking.folder / "made").exists()
 
 
-@needs_terminal
+@needs_posix
 @pytest.mark.parametrize("typed", [
     "\x1b[200~say one\rsay two\rsay three\x1b[201~\r", "say one\rsay two\rsay three\r",
     "\x1b[200~say one\rsay t\x1b[201~wo\rsay three\x1b[201~\r"], ids=["marked", "plain", "a mark inside"])
@@ -268,11 +267,11 @@ def test_a_paste_of_several_lines_is_one_prompt(asking, typed):
     assert [event["text"] for event in events if event["kind"] == "user"][-1] == "say one\nsay two\nsay three"
 
 
-@needs_terminal
+@needs_posix
 def test_a_paste_during_a_turn_is_the_next_prompt_as_a_whole_and_no_mark_reaches_the_terminal(willing):
     """B155: the terminal is in line mode then; what was typed is shown again, escapes made visible."""
     willing.type("bash touch begun; while [ ! -e go ]; do sleep 0.02; done\r")
-    wait_until((willing.folder / "begun").exists)
+    until((willing.folder / "begun").exists)
     willing.type("\x1b[200~say one\r# x\rsay \x1b]0;owned\x07two\x1b[201~\r")
     willing.wait_for("two")  # the echo: it has arrived
     (willing.folder / "go").touch()
@@ -280,7 +279,7 @@ def test_a_paste_during_a_turn_is_the_next_prompt_as_a_whole_and_no_mark_reaches
     assert "\x1b[200~" not in willing.seen and "\x1b]0;" not in willing.seen
 
 
-@needs_terminal
+@needs_posix
 def test_brackets_are_never_markup_in_a_terminal_either(willing):
     """B152: in a prompt, in what a tool prints, in an error, in an answer."""
     text = "see [/usr/lib] [bold] [/] [red"
@@ -290,13 +289,13 @@ def test_brackets_are_never_markup_in_a_terminal_either(willing):
     willing.wait_for("s01 >> ")
 
 
-@needs_terminal
+@needs_posix
 def test_tags_and_line_ends_of_an_answer_are_kept(asking):
     asking.type('say "one <b>two</b>\\nvector<int> in <main>"\r')
     asking.wait_for("one <b>two</b>\\W+vector<int> in <main>(?s:.*)s02 >> ")
 
 
-@needs_terminal
+@needs_posix
 def test_ctrl_c_at_a_question_ends_the_line_and_the_prompt_comes_back(asking):
     asking.type("bash touch never\r")
     asking.wait_for(r"allow.*: $")
@@ -305,7 +304,7 @@ def test_ctrl_c_at_a_question_ends_the_line_and_the_prompt_comes_back(asking):
     assert not (asking.folder / "never").exists()
 
 
-@needs_terminal
+@needs_posix
 def test_slash_commands(asking):
     for command, words in [("/help", "/tools"), ("/tools", r"bash\(command, timeout\)"), ("/nope", "no command /nope"),
                            ("/model", "stand-in"), ("/cost", "no price is known"), ("/clear", "conversation is empty"),
@@ -315,33 +314,33 @@ def test_slash_commands(asking):
         asking.wait_for("s02 >> ")
 
 
-@needs_terminal
+@needs_posix
 def test_ctrl_c_stops_the_tool_and_the_next_prompt_works(willing):
     """B134, I9"""
     willing.type(f"bash echo begun; sleep {SLEEPER}\r")
-    wait_until(lambda: SLEEPER in processes())
+    until(lambda: SLEEPER in processes())
     willing.interrupt()
     willing.wait_for("interrupted(?s:.*)s01 >> ")
-    wait_until(lambda: SLEEPER not in processes())
+    until(lambda: SLEEPER not in processes())
     willing.type("say Still here.\r")
     willing.wait_for("Still here.(?s:.*)turn(?s:.*)s01 >> ")
 
 
-@needs_terminal
+@needs_posix
 def test_backspace_removes_one_wide_character(willing):
     """B154"""
     willing.type("say 你好吗\x7f😀\x7f!\r")
     willing.wait_for(r"你好!\s(?s:.*)s01 >> ")
 
 
-@needs_terminal
+@needs_posix
 def test_escapes_in_tool_output_do_not_reach_the_terminal(willing):
     willing.type("bash printf '\\033]0;owned\\007\\033[2Jhostile\\n'\r")
     willing.wait_for("hostile(?s:.*)turns(?s:.*)s01 >> ")
     assert "\x1b]0;" not in willing.seen and "\x1b[2J" not in willing.seen
 
 
-@needs_terminal
+@needs_posix
 def test_a_background_child_ends_with_the_program(willing):
     """I9"""
     willing.type(f"bash sleep {SLEEPER} >/dev/null 2>&1 & echo started\r")
@@ -349,10 +348,10 @@ def test_a_background_child_ends_with_the_program(willing):
     assert SLEEPER in processes()
     willing.type("/quit\r")
     assert willing.exit_code() == 0 and willing.settings_kept()
-    wait_until(lambda: SLEEPER not in processes())
+    until(lambda: SLEEPER not in processes())
 
 
-@needs_terminal
+@needs_posix
 def test_ctrl_c_twice_at_the_prompt_leaves(open_terminal):
     """B133"""
     t = open_terminal()
@@ -364,14 +363,14 @@ def test_ctrl_c_twice_at_the_prompt_leaves(open_terminal):
     assert t.exit_code() == 130 and t.settings_kept()
 
 
-@needs_terminal
+@needs_posix
 def test_end_of_input_leaves(open_terminal):
     t = open_terminal()
     t.type("\x04")
     assert t.exit_code() == 0 and t.settings_kept()
 
 
-@needs_terminal
+@needs_posix
 @pytest.mark.parametrize("moment", ["prompt", "question", "tool"])
 def test_sigterm_leaves_a_sane_terminal_and_no_process(open_terminal, moment):
     """B133, I9"""
@@ -380,12 +379,12 @@ def test_sigterm_leaves_a_sane_terminal_and_no_process(open_terminal, moment):
         t.type(f"bash sleep {SLEEPER} & sleep {SLEEPER}\r")
         t.wait_for("● bash" if moment == "tool" else "allow")
     if moment == "tool":
-        wait_until(lambda: SLEEPER in processes())
+        until(lambda: SLEEPER in processes())
     assert t.exit_code(number=signal.SIGTERM) == 143 and t.settings_kept()
-    wait_until(lambda: SLEEPER not in processes())
+    until(lambda: SLEEPER not in processes())
 
 
-@needs_terminal
+@needs_posix
 @pytest.mark.parametrize("environment", [
     {"columns": 10, "lines": 3, "NO_COLOR": "1"}, {"columns": 0, "lines": 0, "TERM": "dumb"}])
 def test_any_width_shows_all_and_no_style_where_none_is_wanted(open_terminal, environment):
@@ -408,13 +407,6 @@ def test_the_meter_counts_what_the_api_reports(stand_in):
     meter.on_reply({"agent": "main", "model": "claude-sonnet-5-5", "window": 1_000_000, "usage": usage})
     assert meter.line(meter.turn) == "1 turn · context 3.1k of 1M · in 3k (2k cached) · out 74 · $0.0032"
     assert core.cost("claude-sonnet-5-5", usage) == pytest.approx((900 + 125 + 200) * 2e-6 + 74 * 1e-5)
-
-
-class Tty(io.StringIO):
-    """A file that calls itself a terminal."""
-
-    def isatty(self):
-        return True
 
 
 @pytest.mark.parametrize("environment, colored", [
@@ -467,7 +459,7 @@ def test_the_spinner_turns_on_below_what_is_said_meanwhile(monkeypatch):
     shown = screen.Screen(terminal)
     shown.listen({"kind": "request", "agent": "main"})
     shown.listen({"kind": "notice", "agent": "main", "text": "Overloaded; trying again"})
-    wait_until(lambda: re.search("trying again.*[\u2801-\u28ff]", terminal.getvalue(), re.DOTALL))
+    until(lambda: re.search("trying again.*[\u2801-\u28ff]", terminal.getvalue(), re.DOTALL))
     shown.listen({"kind": "reply", "agent": "main", "content": []})
     assert shown.status is None
 
@@ -479,14 +471,3 @@ def test_a_fault_in_rendering_loses_nothing(workspace, stand_in):
     core.listeners.append(broken)
     messages = [{"role": "user", "content": "bash echo hi ;; say Done."}]
     assert Agent(workspace, core.Permissions(mode="yes")).run(messages) == "Done."
-
-
-def processes():
-    return subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True).stdout
-
-
-def wait_until(condition, seconds=10):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        threading.Event().wait(0.02)

@@ -15,6 +15,7 @@ import pytest
 
 import core
 import offline
+from talk import interrupted_at
 
 ROOT = Path(core.__file__).parent
 POSIX = pytest.mark.skipif(os.name != "posix", reason="needs POSIX processes")
@@ -149,6 +150,14 @@ def test_twenty_threads_get_one_client_and_one_stand_in():
 
 def test_a_base_url_without_a_key_works(stand_in):
     assert core.text_of(ask("say Hi.")["content"]) == "Hi."
+
+
+def test_the_client_is_made_where_ctrl_c_does_not_strike(stand_in):
+    """A client that is half made complains on the screen, with a traceback, when it is let go."""
+    with interrupted_at(1, "_base_client.py") as whole:
+        core.client()
+        whole.append(True)
+    assert whole
 
 
 def test_the_client_follows_changed_settings(monkeypatch):

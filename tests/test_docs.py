@@ -141,9 +141,17 @@ def test_every_link_leads_to_a_file_a_heading_or_a_line(page):
             assert anchor in anchors(file), target
 
 
-def test_every_lesson_is_in_the_index():
+def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert [page.name for page in LESSONS if f"]({page.name})" not in index] == []
+    assert [page.name for page in PAGES[1:] if page.name != "index.md" and f"]({page.name})" not in index] == []
+
+
+def test_a_comment_behind_code_is_no_part_of_the_mark_above_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    from source import exercises_in
+
+    (tmp_path / "s.py").write_text("def f(a):\n    # exercise 1.9: do\n    # hint: so\n    a += 1  # why\n    return a\n")
+    assert [one["lines"] for one in exercises_in(tmp_path / "s.py")] == [[2, 3]]
 
 
 @pytest.mark.parametrize("path", BUILDER, ids=ids)

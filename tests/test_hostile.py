@@ -1,7 +1,6 @@
 """Hostile text from every side: it reaches no terminal raw, is never taken for structure, and damages no state."""
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -9,11 +8,11 @@ import unicodedata
 from types import SimpleNamespace
 
 import pytest
-from test_console import ROOT, needs_terminal, run  # noqa: F401  run is a fixture
-from test_endpoints import altered, failing, server  # noqa: F401  server is a fixture
 
 import core
 import s02_tool_use
+from endpoint import altered, failing
+from program import ROOT
 from s01_agent_loop import Agent
 from s03_todo_write import Plan, Planning
 from s04_subagent import Spawning
@@ -23,7 +22,7 @@ from s08_background import Background
 from s09_teams import Leading, Mailbox, render
 from s11_autonomous import Board, show_board
 from screen import Screen, clean, details, summary
-from talk import accepted, results
+from talk import Tty, accepted, needs_posix, results
 
 HOSTILE = {
     "clear the screen": "\x1b[2J\x1b[1;1Hgone", "alternate screen": "\x1b[?1049h", "colour": "\x1b[31mred",
@@ -45,22 +44,6 @@ PWN = "bash touch pwned"
 def text(request):
     """Each of the hostile texts in turn."""
     return HOSTILE[request.param]
-
-
-class Tty(io.StringIO):
-    """A file that says it is a terminal, and keeps what is sent to it."""
-
-    def isatty(self):
-        return True
-
-    def reconfigure(self, **options):
-        """What `main` asks of standard output."""
-
-    def taken(self):
-        """What was sent since the last look."""
-        sent = self.getvalue()
-        self.seek(self.truncate(0))
-        return sent
 
 
 @pytest.fixture
@@ -129,7 +112,7 @@ def test_a_question_shows_a_call_whole_and_no_value_passes_for_a_field():
     assert long.count("\n") == 101 and long.endswith("beginning with command: rm -rf x)")
 
 
-@needs_terminal
+@needs_posix
 def test_the_question_at_a_real_terminal_cannot_be_overwritten(tmp_path):
     from terminal import Terminal
 
@@ -152,16 +135,16 @@ def test_the_question_at_a_real_terminal_cannot_be_overwritten(tmp_path):
 
 @pytest.mark.parametrize("name", ["title", "C1", "NUL and bell", "delete", "right to left", "without width", "tags",
                                   "line ends", "half a character"])
-def test_one_shot_in_a_pipe_is_byte_for_byte_and_json_is_one_safe_line(name, run, tmp_path):
+def test_one_shot_in_a_pipe_is_byte_for_byte_and_json_is_one_safe_line(name, run_main, tmp_path):
     text = HOSTILE[name]
-    wanted, prompt = core.sendable(text), f"say {json.dumps(text)}"
-    assert run("-p", prompt).stdout == wanted + "\n"
+    wanted, script = core.sendable(text), f"say {json.dumps(text)}"
+    assert run_main(Agent, "-p", script).stdout == wanted + "\n"
     with contextlib.redirect_stdout(Tty()) as screen:
-        run("-p", prompt)
+        run_main(Agent, "-p", script)
     assert len(screen.getvalue()) > 1 and not acting(screen.getvalue())
-    out = run("-p", prompt, "--output-format", "json", "--trace", "t.jsonl").stdout
+    out = run_main(Agent, "-p", script, "--output-format", "json", "--trace", "t.jsonl").stdout
     reply, trace = json.loads(out), (tmp_path / "t.jsonl").read_bytes().decode("utf-8")
-    assert (reply["result"], reply["messages"][0]["content"]) == (wanted, prompt)
+    assert (reply["result"], reply["messages"][0]["content"]) == (wanted, script)
     assert len(out.splitlines()) == 1 and not acting(out)
     assert [json.loads(line)["kind"] for line in trace.splitlines()] == ["user", "request", "reply", "stop"]
 

@@ -6,6 +6,7 @@ import pytest
 
 import core
 import s02_tool_use
+import talk
 from s01_agent_loop import Agent
 from s02_tool_use import definitions, make_agent, outline_tool
 
@@ -33,10 +34,7 @@ def agent(workspace, stand_in):
 
 
 def results(agent, script):
-    messages = [{"role": "user", "content": script}]
-    agent.run(messages)
-    return [block for message in messages if message["role"] == "user" for block in core.as_blocks(message["content"])
-            if block["type"] == "tool_result"]
+    return talk.results(talk.played(agent, script))
 
 
 def test_definitions_are_listed_with_their_lines_and_nesting():

@@ -22,6 +22,7 @@ from s03_todo_write import (
     set_status,
     show_todo,
 )
+from talk import played
 
 THREE = 'todo_write ["first", "second", "third"]'
 
@@ -30,16 +31,13 @@ def stored(workspace):
     return json.loads((workspace.root / ".agent" / "todo.json").read_text(encoding="utf-8"))["tasks"]
 
 
-def played(agent, script):
+def answered(agent, script):
     """The user messages that a script led to, as lists of blocks, the prompt left out."""
-    messages = []
-    agent.add(messages, {"role": "user", "content": script})
-    agent.run(messages)
-    return [message["content"] for message in messages[1:] if message["role"] == "user"]
+    return [message["content"] for message in played(agent, script)[1:] if message["role"] == "user"]
 
 
 def results(agent, script):
-    return [block for blocks in played(agent, script) for block in blocks if block["type"] == "tool_result"]
+    return [block for blocks in answered(agent, script) for block in blocks if block["type"] == "tool_result"]
 
 
 def texts(blocks):
@@ -225,7 +223,7 @@ def test_the_tools_of_the_plan_are_not_asked_for_but_can_be_denied(workspace, st
 
 def test_after_a_batch_that_changed_the_plan_it_follows_the_results_once(agent):
     """B034"""
-    write, update, other = played(agent, f"{THREE} ;; todo_update 1 :: done ++ todo_update 2 :: in_progress ++ "
+    write, update, other = answered(agent, f"{THREE} ;; todo_update 1 :: done ++ todo_update 2 :: in_progress ++ "
                                          "todo_read ;; bash echo hi")
     assert [block["type"] for block in update] == ["tool_result"] * 3 + ["text"]
     assert "1. [x] first\n2. [>] second\n3. [ ] third" in texts(update)[0] and "<reminder>" not in texts(update)[0]
@@ -235,14 +233,14 @@ def test_after_a_batch_that_changed_the_plan_it_follows_the_results_once(agent):
 def test_what_follows_is_what_was_stored_last(agent, workspace):
     """B031: a batch that fails after its change, and one that changes twice."""
     batch = "todo_update 1 :: in_progress ++ todo_update 1 :: done ++ todo_update 7 :: done"
-    _, blocks = played(agent, f"{THREE} ;; {batch}")
+    _, blocks = answered(agent, f"{THREE} ;; {batch}")
     assert render(stored(workspace)) in texts(blocks)[0] and "1. [x] first" in texts(blocks)[0]
 
 
 def test_three_rounds_without_a_change_bring_one_reminder_for_each_batch(agent):
     """B034: four calls in a batch, one reminder, behind the results."""
     four = " ++ ".join(f"bash echo {n}" for n in range(4))
-    batches = played(agent, f"{THREE} ;; todo_update 1 :: done ;; " + " ;; ".join([four.replace("echo", f"echo {i}")
+    batches = answered(agent, f"{THREE} ;; todo_update 1 :: done ;; " + " ;; ".join([four.replace("echo", f"echo {i}")
                                                                           for i in range(5)]))
     assert ["<reminder>" in "".join(texts(batch)) for batch in batches[2:]] == [False, False, True, True, True]
     assert [block["type"] for block in batches[-1]] == ["tool_result"] * 4 + ["text"]
@@ -251,13 +249,13 @@ def test_three_rounds_without_a_change_bring_one_reminder_for_each_batch(agent):
 
 
 def test_a_change_starts_the_count_anew(agent):
-    batches = played(agent, f"{THREE} ;; bash echo 1 ;; bash echo 2 ;; todo_update 1 :: done ;; bash echo 3 ;; bash echo 4 ;; "
+    batches = answered(agent, f"{THREE} ;; bash echo 1 ;; bash echo 2 ;; todo_update 1 :: done ;; bash echo 3 ;; bash echo 4 ;; "
                             "bash echo 5")
     assert ["<reminder>" in "".join(texts(batch)) for batch in batches] == [False] * 6 + [True]
 
 
 def test_a_call_that_changes_nothing_does_not_start_it_anew(agent):
-    batches = played(agent, f"{THREE} ;; todo_read ;; todo_update 9 :: done ;; todo_update 1 :: pending")
+    batches = answered(agent, f"{THREE} ;; todo_read ;; todo_update 9 :: done ;; todo_update 1 :: pending")
     assert "<reminder>" in texts(batches[-1])[0]
 
 
@@ -271,8 +269,8 @@ def test_the_count_starts_anew_with_each_prompt(agent):
 
 def test_nothing_follows_when_all_is_done_or_nothing_was_planned(agent):
     echoes = " ;; ".join(f"bash echo {n}" for n in range(5))
-    assert "<reminder>" not in json.dumps(played(agent, echoes))
-    assert "<reminder>" not in json.dumps(played(agent, f"todo_write only ;; todo_update 1 :: done ;; {echoes}"))
+    assert "<reminder>" not in json.dumps(answered(agent, echoes))
+    assert "<reminder>" not in json.dumps(answered(agent, f"todo_write only ;; todo_update 1 :: done ;; {echoes}"))
 
 
 def test_a_person_sees_how_far_the_plan_is_and_when_the_model_was_reminded(agent, events):
@@ -366,7 +364,7 @@ def test_a_subagent_has_a_plan_of_its_own(agent, workspace, stand_in, events):
     del events[:]
     child = Planning(workspace, permissions=agent.permissions, name="main/sub-1")
     assert child.plan.tasks() == [] and events == [] and "first" not in child.request([])["system"]
-    blocks = played(child, "todo_write other ;; todo_update 1 :: done")
+    blocks = answered(child, "todo_write other ;; todo_update 1 :: done")
     assert "1. [x] other" in texts(blocks[-1])[0]
     assert [task["task"] for task in stored(workspace)] == ["first", "second", "third"]
     assert "other" not in "".join(path.read_text() for path in workspace.root.rglob("*.json"))

@@ -3,14 +3,12 @@
 import json
 import os
 import signal
-import subprocess
 import threading
-import time
 
 import pytest
-from test_endpoints import ThinServer, altered
 
 import core
+from endpoint import ThinServer, altered
 from s01_agent_loop import NO_TEXT
 from s04_subagent import (
     DEMO,
@@ -22,7 +20,7 @@ from s04_subagent import (
     last_words,
     report,
 )
-from talk import accepted, interrupted_at, results
+from talk import SLEEPER, accepted, interrupted_at, played, processes, results, until
 
 ALLOWED = core.Permissions(mode="yes")
 
@@ -30,12 +28,6 @@ ALLOWED = core.Permissions(mode="yes")
 def spawn(prompt, **more):
     """A script step that spawns a subagent, which plays `prompt`."""
     return f"spawn_subagent {json.dumps({'prompt': prompt, **more})}"
-
-
-def played(agent, script):
-    messages = [{"role": "user", "content": script}]
-    agent.run(messages)
-    return messages
 
 
 @pytest.fixture
@@ -210,7 +202,7 @@ def test_the_parent_goes_on_after_a_failure(agent):
 
 def test_ctrl_c_in_the_subagent_stops_all_and_tells_what_was_done(agent):
     """B039: two finished calls and a text are in the parent's result, and nothing is left running."""
-    script = f'bash echo first ++ {spawn("say Half way. ++ write a.txt :: x ;; bash sleep 71.5; true ;; say Done.")} ++ bash echo never'
+    script = f'bash echo first ++ {spawn(f"say Half way. ++ write a.txt :: x ;; bash sleep {SLEEPER}; true ;; say Done.")} ++ bash echo never'
 
     def interrupt(event):
         if event["kind"] == "tool_call" and "sleep" in json.dumps(event["input"]) and event["agent"] == "main/sub-1":
@@ -225,10 +217,7 @@ def test_ctrl_c_in_the_subagent_stops_all_and_tells_what_was_done(agent):
     for words in ("interrupted", "did NOT finish", "a.txt", "Half way.", "2 calls"):
         assert words in child["content"]
     assert child["is_error"] and accepted(agent, messages)
-    deadline = time.monotonic() + 5
-    while "71.5" in subprocess.run(["ps", "-A", "-o", "args="], check=False, capture_output=True, text=True).stdout:
-        assert time.monotonic() < deadline, "a child process is left"
-        time.sleep(0.02)
+    until(lambda: SLEEPER not in processes())
 
 
 def test_ctrl_c_before_the_subagents_first_reply_leaves_a_valid_conversation(agent):

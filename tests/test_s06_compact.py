@@ -12,6 +12,7 @@ import s06_compact
 from s01_agent_loop import Agent
 from s03_todo_write import Planning
 from s06_compact import Compacting, clip_largest, dump, in_chunks, latest_request, micro, plan_cut
+from talk import outputs, played
 
 ALLOWED = core.Permissions(mode="yes")
 BIG = "x" * 12_000
@@ -27,10 +28,6 @@ def step(number, name="read", result=BIG, calls=1, **extra):
 
 def history(*parts):
     return [{"role": "user", "content": "Task A: do it."}, *(message for part in parts for message in part)]
-
-
-def contents(messages):
-    return [block["content"] for _, _, block in core.results_in(messages)]
 
 
 def accepted(agent, messages):
@@ -50,8 +47,8 @@ def agent(workspace, stand_in):
 def test_old_results_become_one_line_and_the_newest_three_batches_stay():
     messages = history(*(step(n) for n in range(7)))
     assert micro(messages) == 4 * len(BIG) // 4
-    assert contents(messages)[0] == "[Previous: used read 0.txt, 12000 characters; call it again if needed]"
-    assert contents(messages)[4:] == [BIG] * 3
+    assert outputs(messages)[0] == "[Previous: used read 0.txt, 12000 characters; call it again if needed]"
+    assert outputs(messages)[4:] == [BIG] * 3
 
 
 def test_nothing_is_forgotten_until_eight_thousand_tokens_can_be_freed_at_once():
@@ -70,20 +67,20 @@ def test_micro_compaction_twice_is_micro_compaction_once():
 @pytest.mark.parametrize("name", ["todo_write", "task_list", "load_skill", "list_skills", "compact"])
 def test_results_that_are_state_are_never_forgotten(name):
     messages = history(*(step(n, name) for n in range(9)))
-    assert micro(messages) == 0 and contents(messages) == [BIG] * 9
+    assert micro(messages) == 0 and outputs(messages) == [BIG] * 9
 
 
 def test_short_results_and_errors_keep_their_place_and_mark():
     messages = history(*(step(n, result="ok") for n in range(3)), *(step(n, is_error=True) for n in range(3, 10)))
     assert micro(messages) > 0
-    assert contents(messages)[:3] == ["ok"] * 3
+    assert outputs(messages)[:3] == ["ok"] * 3
     assert [block.get("is_error") for _, _, block in core.results_in(messages)] == [None] * 3 + [True] * 7
 
 
 def test_a_whole_batch_counts_as_one():
     messages = history(*(step(n, calls=4) for n in range(4)))
     micro(messages)
-    assert contents(messages)[4:] == [BIG] * 12 and all(text.startswith("[Previous") for text in contents(messages)[:4])
+    assert outputs(messages)[4:] == [BIG] * 12 and all(text.startswith("[Previous") for text in outputs(messages)[:4])
 
 
 def test_images_are_forgotten_like_text_and_thinking_is_not_touched():
@@ -93,7 +90,7 @@ def test_images_are_forgotten_like_text_and_thinking_is_not_touched():
     for message in messages[1::2]:
         message["content"].insert(0, dict(THINKING))
     micro(messages)
-    assert contents(messages)[0].startswith("[Previous: used read")
+    assert outputs(messages)[0].startswith("[Previous: used read")
     assert all(message["content"][0] == THINKING for message in messages[1::2])
 
 
@@ -140,26 +137,20 @@ def test_chunks_hold_everything_in_order_and_none_is_too_large():
 def test_the_largest_result_is_cut_with_a_mark():
     messages = history(step(1, result="small" * 100), step(2, result="L" * 40_000))
     assert clip_largest(messages, 5_000) > 4_000
-    assert "characters left out" in contents(messages)[1] and contents(messages)[0] == "small" * 100
+    assert "characters left out" in outputs(messages)[1] and outputs(messages)[0] == "small" * 100
     assert clip_largest(history(step(1, result="tiny")), 5_000) == 0
 
 
 # the agent ------------------------------------------------------------------------------
 
 
-def play(agent, script, messages=None):
-    messages = [] if messages is None else messages
-    agent.add(messages, {"role": "user", "content": script})
-    return agent.run(messages), messages
-
-
 def test_a_run_outgrows_its_window_and_every_step_is_played_once(agent, stand_in, events):
     """Through the stand-in's own strict window of 20,000 tokens, with an extractive summary."""
     agent.model = "stand-in-20k"
     script = " ;; ".join(f"bash echo step {n}; head -c 24000 /dev/zero | tr '\\0' x" for n in range(20)) + " ;; say Done."
-    answer, messages = play(agent, script)
+    messages = played(agent, script)
     calls = [event["input"]["command"].split(";")[0] for event in events if event["kind"] == "tool_call"]
-    assert answer == "Done." and calls == [f"echo step {n}" for n in range(20)]
+    assert core.text_of(messages[-1]["content"]) == "Done." and calls == [f"echo step {n}" for n in range(20)]
     assert len([event for event in events if event["kind"] == "compaction"]) >= 3
     assert agent.size(messages) < 20_000 and accepted(agent, messages)
 
@@ -169,7 +160,7 @@ def test_a_run_of_many_turns_does_not_grow(agent, stand_in):
     agent.tools = agent.tools | core.registry(tool)
     messages, largest = [], 0
     for first in range(0, 160, 20):
-        play(agent, " ;; ".join(f"note {n}" for n in range(first, first + 20)) + " ;; say Done.", messages)
+        played(agent, " ;; ".join(f"note {n}" for n in range(first, first + 20)) + " ;; say Done.", messages)
         largest = max(largest, agent.size(messages))
     assert largest < 20_000 and list((agent.folder / "transcripts").iterdir())
 
@@ -198,7 +189,7 @@ def test_a_plan_changed_in_the_step_that_fills_the_window_is_not_one_step_old_af
     agent = Both(workspace, context_window=20_000, permissions=ALLOWED)
     fill = "bash head -c 20000 /dev/zero | tr '\\0' {}"
     script = f'todo_write ["one", "two", "three"] ;; {fill.format("v")} ;; {fill.format("x")} ;; {fill.format("y")}'
-    play(agent, f"{script} ;; todo_update 1 :: done ++ todo_update 2 :: done ++ {fill.format('z')} ;; say Done.")
+    played(agent, f"{script} ;; todo_update 1 :: done ++ todo_update 2 :: done ++ {fill.format('z')} ;; say Done.")
     assert "compaction" in [event["kind"] for event in events]
     last = stand_in.requests[-1]["body"]["messages"]
     newest = str(last[-1]["content"])
@@ -246,7 +237,7 @@ def test_an_image_in_a_tail_that_is_too_large_is_left_out_and_never_written_as_t
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 400_000}}
     messages = history(step(1, result=[{"type": "text", "text": "caption"}, *[image] * 20]))
     agent.compact(messages)
-    assert "media left out" in contents(messages)[0] and "AAAA" not in str(contents(messages))
+    assert "media left out" in outputs(messages)[0] and "AAAA" not in str(outputs(messages))
 
 
 def test_a_request_with_the_summarys_own_tags_stays_word_for_word():
@@ -275,7 +266,7 @@ def test_a_conversation_far_over_the_window_is_summarised_in_chunks(agent, stand
 def test_a_tail_that_is_too_large_alone_is_cut(agent):
     messages = history(step(1, result="h" * 200_000))
     assert agent.compact(messages) and agent.size(messages) < agent.window
-    assert "left out" in contents(messages)[0] and accepted(agent, messages)
+    assert "left out" in outputs(messages)[0] and accepted(agent, messages)
 
 
 def test_what_cannot_be_made_to_fit_ends_with_a_clear_error_and_not_in_a_loop(agent, stand_in):
@@ -298,8 +289,8 @@ def test_a_prompt_the_api_finds_too_long_is_compacted_once_and_sent_again(agent,
 
 def test_the_model_can_ask_for_it_and_its_call_stays_paired(agent, stand_in):
     script = " ;; ".join(f"bash echo {n}; head -c 3000 /dev/zero | tr '\\0' x" for n in range(8))
-    answer, messages = play(agent, script + " ;; compact the numbers ;; say Done.")
-    assert answer == "Done." and "summarised" in messages[0]["content"]
+    messages = played(agent, script + " ;; compact the numbers ;; say Done.")
+    assert core.text_of(messages[-1]["content"]) == "Done." and "summarised" in messages[0]["content"]
     asked = [request for request in stand_in.requests if "Keep above all: the numbers" in json.dumps(request["body"])]
     assert len(asked) == 1 and accepted(agent, messages)
 
@@ -309,9 +300,9 @@ def test_a_new_run_begins_with_the_memory_once_and_says_so(agent, workspace, eve
     agent.compact(messages)
     again = Compacting(workspace, permissions=ALLOWED)
     assert "memory of" in events[-1]["text"]
-    _, messages = play(again, "say hi")
+    messages = played(again, "say hi")
     assert "What you remember" in messages[0]["content"] and [m["role"] for m in messages[:3]] == ["user", "assistant", "user"]
-    _, messages = play(again, "say hi")  # after /clear
+    messages = played(again, "say hi")  # after /clear
     assert len(messages) == 2
 
 

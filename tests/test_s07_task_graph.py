@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import core
+import talk
 from s07_task_graph import (
     FIELDS,
     STATUSES,
@@ -29,18 +30,10 @@ from s07_task_graph import (
     waits_for,
     why_blocked,
 )
+from talk import graph_of, task
 
 ROOT = Path(__file__).resolve().parent.parent
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="the workers of this test are forked")
-
-
-def task(task_id, *depends_on, **fields):
-    return {"id": task_id, "key": "", "description": f"do {task_id}", "status": "pending", "priority": "medium",
-            "depends_on": list(depends_on), "owner": "", "result": "", "created": "", "updated": "", **fields}
-
-
-def graph_of(*tasks):
-    return {one["id"]: one for one in tasks}
 
 
 @pytest.fixture
@@ -54,10 +47,7 @@ def agent(workspace, stand_in):
 
 
 def results(agent, script):
-    messages = [{"role": "user", "content": script}]
-    agent.run(messages)
-    return [block for message in messages if message["role"] == "user" for block in core.as_blocks(message["content"])
-            if block["type"] == "tool_result"]
+    return talk.results(talk.played(agent, script))
 
 
 def texts(agent, script):
@@ -324,7 +314,7 @@ from s07_task_graph import TaskGraph, ready
 
 def work(name):
     graph, done, last = TaskGraph(sys.argv[2]), [], []
-    for number in range(125):  # chains of five
+    for number in range(40):  # chains of five
         last = [graph.create(f"task {number}", last if number % 5 else [], key=f"{name}-{number}")[0]["id"]]
     while True:
         one, tasks = graph.change(lambda tasks: next((
@@ -335,7 +325,7 @@ def work(name):
         elif all(one["status"] == "done" for one in tasks.values()):
             break
         else:  # others are at work on what the rest waits for
-            time.sleep(0.001)
+            time.sleep(0.005)
     (Path(sys.argv[2]).parent / f"{name}.json").write_text(json.dumps(done))
 
 workers = []
@@ -349,15 +339,15 @@ sys.exit(sum(os.waitpid(pid, 0)[1] for pid in workers) != 0)
 
 
 @needs_fork
-def test_eight_processes_make_and_finish_a_thousand_tasks_each_exactly_once(graph):
-    """B058, B059"""
+def test_eight_processes_make_and_finish_all_tasks_each_exactly_once(graph):
+    """B058, B059; the benchmark does it with more."""
     graph.folder.parent.mkdir()
     subprocess.run([sys.executable, "-c", WORKERS, ROOT, graph.folder], check=True, timeout=60)
     tasks = graph.load()
-    assert list(tasks) == [f"t{n}" for n in range(1, 1001)] and len({one["key"] for one in tasks.values()}) == 1000
+    assert list(tasks) == [f"t{n}" for n in range(1, 321)] and len({one["key"] for one in tasks.values()}) == 320
     done = [i for path in graph.folder.parent.glob("worker-*.json") for i in json.loads(path.read_text())]
     assert sorted(done) == sorted(tasks) and {one["status"] for one in tasks.values()} == {"done"}
-    assert sum(len(one["depends_on"]) for one in tasks.values()) == 800
+    assert sum(len(one["depends_on"]) for one in tasks.values()) == 256
     assert not list(graph.folder.glob("*.damaged"))
 
 

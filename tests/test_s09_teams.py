@@ -32,7 +32,7 @@ from s09_teams import (
     sort_lines,
 )
 from program import Program
-from talk import accepted, results, until
+from talk import SLEEPER, accepted, needs_posix, played, processes, results, texts, until
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = core.Permissions(mode="yes")
@@ -49,18 +49,6 @@ def benchmark(name):
 
 def contents(mail):
     return [message["content"] for message in mail]
-
-
-def texts(messages):
-    """What was said to a model, as one text."""
-    return "\n".join(core.text_of(message["content"]) for message in messages if message["role"] == "user")
-
-
-def played(agent, script, messages=None):
-    messages = [] if messages is None else messages
-    messages.append({"role": "user", "content": script})
-    agent.run(messages)
-    return messages
 
 
 def all_rest(lead):
@@ -500,7 +488,7 @@ def test_without_wait_only_mail_that_is_there_is_news(lead):
     assert not lead.has_news() and lead.teammates["ann"].state != "stopped" and not lead.team.mailbox.receive(LEAD)
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+@needs_posix
 def test_ctrl_c_in_the_lead_leaves_the_team_alive_and_the_conversation_valid(lead):
     lead.spawn_teammate("ann", "writer", "bash sleep 0.5 ;; say Slept.")
     messages = [{"role": "user", "content": "read_inbox ;; say ok"}]
@@ -543,15 +531,15 @@ def test_one_shot_mode_lets_the_lead_hear_its_team(workspace, stand_in):
     assert config["members"][0]["status"] == "stopped"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+@needs_posix
 def test_the_end_of_the_program_ends_the_team(workspace, stand_in):
     """I9"""
-    spawn = json.dumps({"name": "ann", "role": "writer", "prompt": "bash touch begun; sleep 73.125 ;; say x"})
+    spawn = json.dumps({"name": "ann", "role": "writer", "prompt": f"bash touch begun; sleep {SLEEPER} ;; say x"})
     running = program(workspace.root, "-p", f"spawn_teammate {spawn} ;; say I wait.")
     until(lambda: (workspace.root / "begun").exists(), 20)
     running.send_signal(signal.SIGTERM)
     assert running.ended(20).code == 128 + signal.SIGTERM
-    assert "73.125" not in subprocess.run(["ps", "-A", "-o", "args="], capture_output=True, text=True).stdout
+    assert SLEEPER not in processes()
     config = json.loads((workspace.root / ".agent/team/config.json").read_bytes())
     assert config["members"][0]["status"] == "stopped"
 

@@ -7,7 +7,7 @@ import signal
 import threading
 
 import pytest
-from test_s09_teams import accepted, contents, played, results, texts, until
+from test_s09_teams import contents
 
 import core
 from s09_teams import LEAD, Mailbox, Team
@@ -28,6 +28,7 @@ from s10_protocols import (
     ProtocolError,
     show_protocol,
 )
+from talk import accepted, needs_posix, played, results, texts, until
 
 ENDS = {"answered", "refused", "timed out", "cancelled"}
 
@@ -291,7 +292,7 @@ def test_who_waits_for_a_member_that_goes_is_told(lead):
         lead.ask("bob", "Which port?\nbash sleep 0.3")
 
 
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals")
+@needs_posix
 def test_ctrl_c_while_waiting_cancels_the_request_and_leaves_the_conversation_valid(lead):
     spawn(lead, "bob")
     core.listeners.append(lambda event: event["kind"] == "tool_call" and event["name"] == "request"

@@ -36,7 +36,7 @@ from s11_autonomous import (
     show_workers,
     task_prompt,
 )
-from talk import until
+from talk import graph_of, outputs, played, task, until
 
 ROOT = Path(__file__).resolve().parent.parent
 S11 = ROOT / "s11_autonomous.py"
@@ -61,28 +61,8 @@ class Quick(Worker):
         self.idle = 0.1
 
 
-def task(task_id, *depends_on, **fields):
-    return {"id": task_id, "key": "", "description": f"do {task_id}", "status": "pending", "priority": "medium",
-            "depends_on": list(depends_on), "owner": "", "result": "", "created": "", "updated": "", **fields}
-
-
-def graph_of(*tasks):
-    return {one["id"]: one for one in tasks}
-
-
 def member(role=ANY, status="idle", name="ann"):
     return {name: {"name": name, "role": role, "status": status}}
-
-
-def played(agent, script, messages=None):
-    messages = [] if messages is None else messages
-    messages.append({"role": "user", "content": script})
-    agent.run(messages)
-    return messages
-
-
-def results(messages):
-    return [block["content"] for _, _, block in core.results_in(messages)]
 
 
 def notices(events, agent=None):
@@ -499,7 +479,7 @@ def test_workers_are_scaled_up_and_down_and_who_leaves_finishes_its_task(lead, w
 def test_starting_workers_asks_and_the_tasks_themselves_do_not(workspace, stand_in):
     asked = []
     agent = Working(workspace, permissions=core.Permissions(asker=lambda tool, *_: asked.append(tool.name) or "no"))
-    text = results(played(agent, "task_create x :: [] :: low :: x :: tester ++ set_workers 3 ++ wait_for_tasks"))
+    text = outputs(played(agent, "task_create x :: [] :: low :: x :: tester ++ set_workers 3 ++ wait_for_tasks"))
     assert asked == ["set_workers"] and agent.teammates == {} and text[0] == "created t1 (x) [pending, low] x | for role tester"
     assert text[2] == "nothing has ended since" and agent.graph.load()["t1"]["role"] == "tester"
 
@@ -583,7 +563,7 @@ def test_workers_put_their_tasks_down_when_their_process_is_ended(tmp_path):
         assert [one.code for one in output] == [130, 143, 143], output
     finally:
         [program.kill() for program in programs]
-    assert board.load()["t1"]["result"] == "first" and "Traceback" not in str(output)
+    assert board.load()["t1"]["result"] == "first" and [one.err for one in output if "Traceback" in one.err] == []
     left = [(one["status"], one["owner"], one["failures"]) for one in list(board.load().values())[1:]]
     assert left == [("pending", "", [])] * 3, output
 

@@ -18,6 +18,7 @@ import s12_worktrees
 from s01_agent_loop import Agent
 from s07_task_graph import TaskGraph
 from s12_worktrees import Branching, Repository, Worker, free_branch, is_own, parse_worktrees, place, safe_name, uncommitted
+from talk import SLEEPER, accepted, outputs, played, processes, results
 
 IDENTITY = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-c", "protocol.file.allow=always")
 
@@ -66,23 +67,13 @@ def commit_in(path, name="new.txt", text="new\n"):
     return run(path, "rev-parse", "HEAD")
 
 
-def play(agent, script):
-    messages = [{"role": "user", "content": script}]
-    agent.run(messages)
-    return messages
-
-
-def results(messages):
-    return [block for _, _, block in core.results_in(messages)]
-
-
 def in_worktrees(*tasks):
     return f"run_in_worktrees {json.dumps({'tasks': tasks})}"
 
 
-def played(agent, script):
+def first_output(agent, script):
     """The result of the first call of a script, as text."""
-    return results(play(agent, script))[0]["content"]
+    return outputs(played(agent, script))[0]
 
 
 # names ------------------------------------------------------------------------------------------------
@@ -250,7 +241,7 @@ def test_without_a_repository_or_a_commit_or_a_working_tree_the_error_says_what_
         with pytest.raises(core.ToolError, match="need a git repository with a commit to start from"):
             Repository(tmp_path / name)
     agent = Branching(core.Workspace(tmp_path / "none"), permissions=core.Permissions(mode="yes"))
-    assert "need a git repository" in played(agent, in_worktrees("x") + " ;; say Told.")
+    assert "need a git repository" in first_output(agent, in_worktrees("x") + " ;; say Told.")
 
 
 def test_in_a_submodule_the_worktree_lies_in_its_checkout(tree, template):
@@ -528,7 +519,7 @@ def test_a_main_tree_on_no_branch_is_not_merged_into(repository, tree):
 
 
 def test_two_agents_change_the_same_file_each_in_its_own_tree(lead, tree, events):
-    report = played(lead, in_worktrees("edit a.txt :: two :: TWO ;; bash cat a.txt ;; say First.",
+    report = first_output(lead, in_worktrees("edit a.txt :: two :: TWO ;; bash cat a.txt ;; say First.",
                                        "edit a.txt :: two :: zwei ;; bash cat a.txt ;; say Second.") + " ;; say Both.")
     for words in ("done\nFirst.", "done\nSecond.", "both changed a.txt", "trial merge of the two: conflict in a.txt (line 2)",
                   "changed a.txt; trial merge into the main tree: clean", "git worktree remove", "Nothing is merged"):
@@ -553,19 +544,19 @@ def meeting(folder, mine, other):
 
 def test_agents_really_work_at_the_same_time(lead, tmp_path):
     """Each waits for a file that the other one makes."""
-    report = played(lead, in_worktrees(meeting(tmp_path, "x", "y"), meeting(tmp_path, "y", "x")) + " ;; say Both.")
+    report = first_output(lead, in_worktrees(meeting(tmp_path, "x", "y"), meeting(tmp_path, "y", "x")) + " ;; say Both.")
     assert report.count("done\nMet.") == 2
 
 
 def test_no_more_agents_at_once_than_allowed(tree, stand_in, events):
     lead = Branching(core.Workspace(tree), parallel=1, permissions=core.Permissions(mode="yes"))
-    play(lead, in_worktrees("bash true ;; say a.", "bash true ;; say b.", "bash true ;; say c.") + " ;; say All.")
+    played(lead, in_worktrees("bash true ;; say a.", "bash true ;; say b.", "bash true ;; say c.") + " ;; say All.")
     order = [event["kind"] for event in events if event["agent"] != "main" and event["kind"] in ("user", "stop")]
     assert order == ["user", "stop"] * 3
 
 
 def test_an_agent_cannot_leave_its_worktree(lead, tree, events):
-    played(lead, in_worktrees(f"read {tree}/a.txt ++ write {tree}/x.txt :: x ++ write ../../../y.txt :: y ;; say No.") + " ;; say So.")
+    first_output(lead, in_worktrees(f"read {tree}/a.txt ++ write {tree}/x.txt :: x ++ write ../../../y.txt :: y ;; say No.") + " ;; say So.")
     refused = [event for event in events if event["kind"] == "tool_result" and event["agent"] != "main"]
     assert len(refused) == 3 and all("outside the workspace" in event["content"] for event in refused)
     assert run(tree, "status", "--porcelain") == ""
@@ -573,7 +564,7 @@ def test_an_agent_cannot_leave_its_worktree(lead, tree, events):
 
 def test_a_worktree_removed_under_its_agent_stops_it_from_working_anywhere_else(lead, tree, events):
     """B014: the next command does not run, and above all not in the main tree."""
-    report = played(lead, in_worktrees('bash rm -rf "$PWD" ;; bash git add -A ++ write x.txt :: x ;; say Gone.') + " ;; say So.")
+    report = first_output(lead, in_worktrees('bash rm -rf "$PWD" ;; bash git add -A ++ write x.txt :: x ;; say Gone.') + " ;; say So.")
     after = [event["content"] for event in events if event["kind"] == "tool_result" and event["agent"] != "main"][1:]
     assert len(after) == 2 and all("worktree was removed" in content for content in after)
     assert "NOT finished" in report and run(tree, "status", "--porcelain") == "" and not (tree / "x.txt").exists()
@@ -581,31 +572,31 @@ def test_a_worktree_removed_under_its_agent_stops_it_from_working_anywhere_else(
 
 def test_tasks_of_the_graph_are_given_by_id(lead, tree):
     TaskGraph(tree / ".agent" / "tasks").create("write from_graph.txt :: x ;; say Written.")
-    assert "t1: done\nWritten." in played(lead, in_worktrees("t1") + " ;; say Done.")
+    assert "t1: done\nWritten." in first_output(lead, in_worktrees("t1") + " ;; say Done.")
     assert run(tree, "show", "--stat", "--format=", "task/t1").startswith("from_graph.txt")
 
 
 def test_an_unknown_id_is_refused_before_anything_begins(lead, tree):
-    assert "there is no task 't9'" in played(lead, in_worktrees("say Hello.", "t9") + " ;; say Told.")
+    assert "there is no task 't9'" in first_output(lead, in_worktrees("say Hello.", "t9") + " ;; say Told.")
     assert not (tree / ".agent" / "worktrees").exists() or not any((tree / ".agent" / "worktrees").glob("*/"))
 
 
 def test_a_worktree_without_changes_is_removed_with_its_branch(lead, tree):
-    report = played(lead, in_worktrees("read a.txt ;; say Read.") + " ;; say Done.")
+    report = first_output(lead, in_worktrees("read a.txt ;; say Read.") + " ;; say Done.")
     assert "done\nRead." in report and "there are no worktrees" in report and run(tree, "branch", "--list", "task*") == ""
 
 
 def test_a_task_goes_on_in_its_worktree(lead, tree):
     for n in (1, 2):
         TaskGraph(tree / ".agent" / "tasks").create("write x.txt :: x ;; say One." if n == 1 else "other")
-        play(lead, in_worktrees("t1") + f" ;; bash echo {n} ;; say Done.")
+        played(lead, in_worktrees("t1") + f" ;; bash echo {n} ;; say Done.")
     assert run(tree, "branch", "--list", "task*").split() == ["+", "task/t1"]
 
 
 def test_work_is_committed_when_the_model_fails(lead, tree, stand_in):
     """The lead's call, the worker's first, then the endpoint refuses."""
     stand_in.faults[:] = ["ok", "ok", "400"]
-    report = played(lead, in_worktrees("write x.txt :: x ;; say Never.") + " ;; say Done.")
+    report = first_output(lead, in_worktrees("write x.txt :: x ;; say Never.") + " ;; say Done.")
     assert "NOT finished" in report and "changed x.txt" in report
     assert run(tree, "log", "--all", "--format=%s").count("\n") == 1
 
@@ -615,11 +606,6 @@ def test_a_task_at_which_another_agent_works_is_not_begun_twice(lead, repository
         worker = Worker(lead, "write x.txt :: x", repository.find("t1"), threading.Event())
         lead.work(worker)
     assert "locked by another" in worker.problem and repository.held(worker.workspace.root) == ""
-
-
-def accepted(agent, messages):
-    request = agent.request([*messages, {"role": "user", "content": "say still valid"}])
-    return core.plain_reply(core.client().messages.create(**request))["content"] != []
 
 
 def test_ctrl_c_stops_all_agents_and_commits_their_work(lead, tree):
@@ -638,14 +624,14 @@ def test_ctrl_c_stops_all_agents_and_commits_their_work(lead, tree):
 
     core.listeners.append(count)
     threading.Thread(target=strike, daemon=True).start()
-    tasks = [f"write {n}.txt :: {n} ;; bash sleep 81.{n}; true ;; write late.txt :: late ;; say Never." for n in (1, 2, 3)]
+    tasks = [f"write {n}.txt :: {n} ;; bash sleep {SLEEPER}; true ;; write late.txt :: late ;; say Never." for n in (1, 2, 3)]
     messages = [{"role": "user", "content": in_worktrees(*tasks)}]
     with pytest.raises(KeyboardInterrupt):
         lead.run(messages)
     content = results(messages)[0]["content"]
     assert content.count("NOT finished, it was stopped by the user") == 3 and accepted(lead, messages)
     assert run(tree, "rev-list", "--count", "--all") == "3" and "late.txt" not in run(tree, "log", "--all", "--name-only", "--format=")
-    assert "sleep 81." not in subprocess.run(["ps", "-A", "-o", "args="], check=True, capture_output=True, text=True).stdout
+    assert SLEEPER not in processes()
 
 
 def test_a_yes_that_comes_after_the_stop_runs_nothing(tree, stand_in, repository):
@@ -678,7 +664,7 @@ def test_merging_and_removing_are_asked_each_time(tree, stand_in, repository):
     commit_in(repository.create("t1").path)
     lead = Branching(core.Workspace(tree), permissions=core.Permissions(
         asker=lambda tool, given, rule, agent: asked.append(tool.name) or "always"))
-    play(lead, "worktree_list ;; worktree_diff t1 ;; worktree_merge t1 ;; worktree_merge t1 ;; worktree_remove t1 ;; say Done.")
+    played(lead, "worktree_list ;; worktree_diff t1 ;; worktree_merge t1 ;; worktree_merge t1 ;; worktree_remove t1 ;; say Done.")
     assert asked == ["worktree_merge", "worktree_merge", "worktree_remove"]
 
 
@@ -686,7 +672,7 @@ def test_without_a_person_nothing_is_merged_or_discarded(tree, stand_in, reposit
     commit = commit_in(repository.create("t1").path)
     lead = Branching(core.Workspace(tree), permissions=core.Permissions(allow=["*"]))
     for script in ("worktree_merge t1 ;; say No.", 'worktree_remove {"task": "t1", "discard": true} ;; say No.'):
-        assert "no terminal to ask on" in played(lead, script)
+        assert "no terminal to ask on" in first_output(lead, script)
     assert run(tree, "rev-parse", "task/t1") == commit and run(tree, "log", "--format=%s") == "Start"
 
 
@@ -695,9 +681,9 @@ def test_a_diff_shows_committed_and_uncommitted_changes_but_not_those_of_the_mai
     commit_in(made.path)
     (made.path / "b.txt").write_text("bb\n")
     commit_in(tree, "main.txt")
-    text = played(lead, "worktree_diff t1 ;; say Seen.")
+    text = first_output(lead, "worktree_diff t1 ;; say Seen.")
     assert "+new" in text and "+bb" in text and "main.txt" not in text
-    assert "no change" in (repository.create("t2") and played(lead, "worktree_diff t2 ;; say Seen."))
+    assert "no change" in (repository.create("t2") and first_output(lead, "worktree_diff t2 ;; say Seen."))
 
 
 def test_a_task_is_found_by_description_name_and_branch_and_else_the_others_are_named(repository):
@@ -782,7 +768,7 @@ def test_no_commit_and_no_content_is_lost_in_any_state(seed, lead, repository, t
     for name in chance.sample(["a.txt", "b.txt", "c.txt", "u.txt", "i.log", "by-agent-t1.txt"], 2):
         (tree / name).write_text(f"mine {chance.random()}")
     before = treasures(tree)
-    steps = [lambda name: played(lead, in_worktrees(name) + " ;; say Done."), lead.worktree_merge, lead.worktree_remove,
+    steps = [lambda name: first_output(lead, in_worktrees(name) + " ;; say Done."), lead.worktree_merge, lead.worktree_remove,
              repository.create, lambda name: lead.worktree_list()]
     for step in chance.choices(steps, k=4):
         try:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from search import list_files
+from talk import until
 from workspace import HeadTail, Interrupted, Shell, ToolError, Workspace, atomic_write, end_shells, session_groups
 
 ROOT = Path(__file__).parent.parent
@@ -34,14 +35,6 @@ def put(workspace: Workspace, name: str, data: bytes | str = b"", mode: int | No
     return path
 
 
-def eventually(condition, seconds: float = 10) -> bool:
-    """Whether a condition comes true in time."""
-    end = time.monotonic() + seconds
-    while not (found := condition()) and time.monotonic() < end:
-        time.sleep(0.01)
-    return bool(found)
-
-
 def alive(pid: int) -> bool:
     """Whether a process runs; one that waits to be reaped does not."""
     try:
@@ -54,7 +47,7 @@ def alive(pid: int) -> bool:
 
 def pid_in(path: Path) -> int:
     """The process id that a command writes into a file."""
-    assert eventually(lambda: path.exists() and path.read_text().strip())
+    until(lambda: path.exists() and path.read_text().strip())
     return int(path.read_text())
 
 
@@ -212,7 +205,7 @@ def test_at_the_timeout_everything_is_killed_and_what_was_printed_is_kept(comman
     """B011, B104"""
     with refused("printed", "timed out after 0.4 s"):
         workspace.bash(command, timeout=0.4)
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
     assert not (workspace.root / "late").exists()
 
 
@@ -220,9 +213,9 @@ def test_at_the_timeout_everything_is_killed_and_what_was_printed_is_kept(comman
 def test_a_shell_is_signalled_before_what_it_waits_for(workspace):
     """Else it would begin its next command in between."""
     shells = [Shell("timeout 50 sleep 60; touch late", workspace.root).start() for _ in range(6)]
-    assert eventually(lambda: all(shell.process for shell in shells))
+    until(lambda: all(shell.process for shell in shells))
     pids = [shell.process.pid for shell in shells]
-    assert eventually(lambda: all(len(session_groups(pid)) == 2 for pid in pids))
+    until(lambda: all(len(session_groups(pid)) == 2 for pid in pids))
     assert [next(iter(session_groups(pid))) for pid in pids] == pids
     end_shells()
     assert all(shell.exited.wait(5) for shell in shells) and not (workspace.root / "late").exists()
@@ -233,7 +226,7 @@ def test_the_timeout_holds_when_a_background_child_has_the_pipe(workspace):
     """B006"""
     with refused("timed out"):
         workspace.bash("sleep 60 & echo $! > pid; sleep 60", timeout=0.3)
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan")])
@@ -297,7 +290,7 @@ def test_ctrl_c_kills_the_command_and_keeps_what_it_printed(workspace):
     threading.Thread(target=strike).start()
     with pytest.raises(Interrupted, match="working"):
         workspace.bash("echo working; (trap '' TERM; sleep 60) & echo $! > pid; wait")
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 @POSIX
@@ -312,7 +305,7 @@ def test_ctrl_c_at_any_instant_leaves_no_process(workspace, tmp_path):
             workspace.bash(f"touch {pids}/$$; sleep 60 & touch {pids}/$!; wait")
             pytest.fail("the command ended by itself")
         timer.join()
-    assert eventually(lambda: not any(alive(int(path.name)) for path in pids.iterdir()))
+    until(lambda: not any(alive(int(path.name)) for path in pids.iterdir()))
     assert any(pids.iterdir())
 
 
@@ -328,7 +321,7 @@ def test_a_second_ctrl_c_during_the_kill_still_ends_the_command(workspace):
     with pytest.raises(KeyboardInterrupt):
         workspace.bash("trap '' TERM; echo $$ > pid; while :; do sleep 0.05; done")
         pytest.fail("the command ended by itself")
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 STAYS = "sleep 60 & echo $! > pid"
@@ -343,7 +336,7 @@ def test_what_a_command_left_behind_ends_with_the_program(command, ending, works
     """Invariant I9."""
     code = f"import workspace\nworkspace.Workspace({str(workspace.root)!r}).bash({command!r})\n{ending}"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60)
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 @POSIX
@@ -355,7 +348,7 @@ def test_a_command_running_in_a_thread_ends_with_the_program(workspace):
             "threading.Thread(target=ws.bash, args=(command,), daemon=True).start()\n"
             "while not os.path.exists(ws.root / 'pid'): time.sleep(0.01)\n")
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=60)
-    assert eventually(lambda: not alive(pid_in(workspace.root / "pid")))
+    until(lambda: not alive(pid_in(workspace.root / "pid")))
 
 
 @POSIX
@@ -425,9 +418,9 @@ def test_a_few_lines_of_a_very_large_file_cost_only_those(workspace):
     with open(workspace.root / "a.txt", "wb") as file:
         file.write(b"one\ntwo\n" * 2_000)
         file.truncate(1 << 34)
-    started = time.monotonic()
+    started = time.process_time()
     assert workspace.read("a.txt", 3, 4) == "3\tone\n4\ttwo"
-    assert time.monotonic() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_a_binary_file_is_refused_by_name(workspace):
@@ -1000,15 +993,15 @@ def test_the_workspace_may_be_the_root_of_the_file_system(search):
 def test_many_commands_that_ignore_the_request_to_end_are_ended_together(tmp_path):
     """I9: one after the other they would keep the program from ending for many seconds."""
     program = f"""
-import sys; sys.path.insert(0, {str(Path(__file__).resolve().parent.parent)!r})
+import sys, time; sys.path.insert(0, {str(ROOT)!r})
 from pathlib import Path
 from workspace import Shell
 for number in range(12):
     Shell(f"trap '' TERM; echo $$ > {{number}}; sleep 60; sleep 60", Path({str(tmp_path)!r})).start()
 while len(list(Path({str(tmp_path)!r}).iterdir())) < 12:
-    pass
+    time.sleep(0.01)
+print(time.monotonic())
 """
-    start = time.monotonic()
-    subprocess.run([sys.executable, "-c", program], timeout=30)
-    assert time.monotonic() - start < 12 * 0.5
-    assert all(eventually(lambda: not alive(pid_in(tmp_path / str(number)))) for number in range(12))
+    begun = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, timeout=60).stdout
+    assert time.monotonic() - float(begun) < 12 * 0.5
+    until(lambda: not any(alive(pid_in(tmp_path / str(number))) for number in range(12)))
