@@ -208,8 +208,9 @@ def client():
     found = replace(settings(), model="")
     with _client_lock:
         if found not in _clients:
-            _clients.clear()  # built where no signal strikes: half a client complains when it is let go
-            _clients[found] = ThreadPoolExecutor(1).submit(_build_client, found).result()
+            _clients.clear()
+            with ThreadPoolExecutor(1) as apart:  # where no signal strikes: half a client complains when it is let go
+                _clients[found] = apart.submit(_build_client, found).result()
         return _clients[found]
 
 

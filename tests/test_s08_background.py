@@ -223,7 +223,7 @@ def test_a_folder_that_is_gone_is_said_and_not_made_anew(agent, workspace):
 def test_stop_ends_an_endless_job_with_all_that_it_started(agent):
     """B065"""
     job = agent.jobs.start(f"while true; do date; sleep {SLEEPER}1 & sleep {SLEEPER}2; done", "clock")
-    until(lambda: processes().count(f"sleep {SLEEPER}") == 2)
+    until(lambda: processes().count(f"\nsleep {SLEEPER}") == 2)
     messages = played(agent, f"background_stop {job.id} ;; background_list ;; say Done.")
     assert all(line.startswith("job-1 (clock) stopped, ") for line in outputs(messages)) and job.status == "stopped"
     until(lambda: SLEEPER not in processes())
