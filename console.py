@@ -37,7 +37,7 @@ from collections.abc import Callable, Sequence
 import core
 from arguments import parse_arguments
 from keyboard import choice, edit_lines, more_typed, pasted, typed_ahead
-from screen import Meter, Screen, clean, context_report, details, short, summary, to_json
+from screen import Meter, Screen, clean, context_report, details, one_line, short, summary, to_json
 
 AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
 HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:
@@ -113,7 +113,7 @@ class Program:
             core.emit("notice", agent=agent.name, text="interrupted")
             return "interrupted", "interrupted"
         except Exception as error:  # a fault of the program: said in one line, kept whole in the trace
-            text = f"unexpected {type(error).__name__}: {error}"
+            text = one_line(f"unexpected {type(error).__name__}: {error}", 1_000)
             core.emit("error", agent=agent.name, text=text, traceback=traceback.format_exc())
             return text, "error"
         finally:

@@ -205,7 +205,7 @@ class Planning(Agent):
         self.plan = Plan(None if subagent else workspace.root / ".agent" / "todo.json", self.name)
         self.tools, self.rounds = self.tools | self.plan.tools, 0
         # they touch nothing but the plan: to be asked each time would only tire the user
-        self.permissions.allow += [name for name in self.plan.tools if name not in self.permissions.allow]
+        self.permissions.allow += self.plan.tools.keys() - {*self.permissions.allow}
         self.system += PLAN_FIRST
         tasks = self.plan.tasks()
         if is_open(tasks):  # in a part of the prompt that will not change: that keeps it cached

@@ -31,7 +31,7 @@ import itertools
 
 import core
 import s02_tool_use
-from console import main, short
+from console import main, one_line, short
 from s01_agent_loop import NO_TEXT, Agent
 
 TURNS = 30  # model calls of one subagent: enough to explore, and an end in sight for whoever waits
@@ -125,8 +125,7 @@ class Spawning(Agent):
         super().__init__(workspace, **{"tools": core.extended_tools(workspace), **options})
         self.tools = self.tools | core.registry(core.Tool.of(self.spawn_subagent))
         # what a subagent does is asked for call by call, under the same rules: no need to ask twice
-        if "spawn_subagent" not in self.permissions.allow:
-            self.permissions.allow.append("spawn_subagent")
+        self.permissions.allow += {"spawn_subagent"} - {*self.permissions.allow}
         self.numbers, self.outside = itertools.count(1), 0
 
     def spawn_subagent(self, prompt: str, description: str = "") -> str:
@@ -165,7 +164,7 @@ class Spawning(Agent):
     def account(self, child: Subagent, description: str) -> None:
         """Says what a subagent kept out of this conversation."""
         self.outside += child.outside()
-        about = f" ({' '.join(description.split())[:60]})" if description.strip() else ""
+        about = f" ({one_line(description, 60)})" if description.strip() else ""
         size = f"{short(child.outside())} tokens stayed outside"
         core.emit("notice", agent=self.name, text=f"{child.name}{about}: {tally(child.messages)}, {size}")
 

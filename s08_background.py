@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 
 import core
 import s02_tool_use
-from console import main
+from console import main, one_line
 from s01_agent_loop import Agent
 
 LOG_LIMIT = 10_000_000  # bytes of one log file: a job may print for days
@@ -106,12 +106,6 @@ def ending(job: Job) -> str:
         return f"failed, it could not be started: {job.failure}" if job.failure else job.status
     words = f"killed by signal {-job.code}" if job.code < 0 else f"{job.status} with exit code {job.code}"
     return words + " (it left processes running)" * job.left_behind
-
-
-def one_line(text: str, limit: int = 200) -> str:
-    """Text on one line that a terminal shows and UTF-8 can say, cut with … at a number of characters."""
-    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    return line if len(line) <= limit else line[:limit - 1] + "…"
 
 
 def last_lines(text: str, lines: int = LAST_LINES, characters: int = LAST_CHARACTERS) -> str:
@@ -233,7 +227,7 @@ class Background(Agent):
         acting = map(core.Tool.of, (self.bash_background, self.background_stop))
         self.tools = self.tools | core.registry(*acting, *reading)
         # bash_background asks for its command by itself; stopping touches only what the agent has started
-        self.permissions.allow += {"bash_background", "background_stop"} - set(self.permissions.allow)
+        self.permissions.allow += {"bash_background", "background_stop"} - {*self.permissions.allow}
 
     def request(self, messages: list[dict]) -> dict:
         """What has ended is told before the model is asked again."""

@@ -52,6 +52,12 @@ def to_json(value) -> str:
     return UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text)
 
 
+def one_line(text: str, limit: int = 200) -> str:
+    """Text on one line that a terminal shows and UTF-8 can say, cut with … at a number of characters."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    return line if len(line) <= limit else line[:limit - 1] + "…"
+
+
 def short(number: float) -> str:
     """A count for the meter: 74, 1.1k, 200k, 1.2M."""
     for limit, divisor, unit in ((1_000, 1, ""), (999_500, 1_000, "k"), (float("inf"), 1_000_000, "M")):

@@ -21,7 +21,7 @@ from s07_task_graph import TaskGraph
 from s08_background import Background
 from s09_teams import Leading, Mailbox, render
 from s11_autonomous import Board, show_board
-from screen import Screen, clean, details, summary
+from screen import Screen, clean, details, one_line, summary
 from talk import Tty, accepted, needs_posix, results
 
 HOSTILE = {
@@ -96,6 +96,12 @@ def test_no_event_answer_table_or_question_lets_a_character_act_on_the_terminal(
 def test_words_of_every_script_and_pictures_are_shown_as_they_are():
     for words in ("déjà vu", "e\u0301", "می\u200cخواهم", "शक्\u200dति", "👩\u200d👩\u200d👧 ❤\ufe0f 1\ufe0f\u20e3", "שלום", "漢字\t"):
         assert clean(words) == words.expandtabs(4)
+
+
+@pytest.mark.parametrize("text, shown", [("a\tb\n\nc", "a b c"), ("\x1b[31mred\x07", "[31mred"), ("\ud800x", "x"),
+                                         ("x" * 300, "x" * 199 + "…"), ("日本", "日本"), ("", "")])
+def test_text_for_one_line_is_sendable_and_harmless(text, shown):
+    assert one_line(text) == shown
 
 
 def test_a_hidden_character_is_named():

@@ -17,7 +17,7 @@ import s08_background
 from program import Program
 from s01_agent_loop import Agent
 from s08_background import (LOG_LIMIT, RUNNING, Background, Job, Jobs, describe, ending, last_lines, notification,
-                            one_line, running, show_jobs, status_of, to_tell)
+                            running, show_jobs, status_of, to_tell)
 from talk import SLEEPER, needs_posix, outputs, played, processes, until
 
 S08 = Path(s08_background.__file__)
@@ -81,12 +81,6 @@ def test_an_end_is_said_in_words(fields, words):
 def test_a_job_is_described_on_one_line_with_label_state_time_and_command():
     job = Job("job-1", "tests", "pytest \\\n -q", status="failed", code=1, started=10.0, finished=12.5)
     assert describe(job) == "job-1 (tests) failed with exit code 1, 2.5 s: pytest \\ -q"
-
-
-@pytest.mark.parametrize("text, shown", [("a\tb\n\nc", "a b c"), ("\x1b[31mred\x07", "[31mred"), ("\ud800x", "x"),
-                                         ("x" * 300, "x" * 199 + "…"), ("日本", "日本"), ("", "")])
-def test_text_for_one_line_is_sendable_and_harmless(text, shown):
-    assert one_line(text) == shown
 
 
 @pytest.mark.parametrize("text, lines, characters, kept", [
