@@ -2,8 +2,7 @@
 
 Pain    Know-how has to be told. Pasted into the system prompt, each guide is paid for with every
         request, also by a question that needs none, and the model reads past what matters.
-        `python s05_skills.py --demo` pastes the guides of skills/ and shows what
-        that weighs.
+        `python s05_skills.py --demo` pastes the guides of skills/ first, and shows what that weighs.
 Idea    Disclose it in three levels. A skill is a folder with a SKILL.md: a header and a body.
 
             skills/pdf/SKILL.md            what the model sees       when
@@ -29,8 +28,9 @@ Cost    One line for each skill with every request, within LISTING_LIMIT; a body
         as ever, and `allowed-tools` in a header is kept but opens no door.
 Try     list_skills ;; load_skill pdf ;; load_skill ../pdf
         Then /skills, break a header in skills/, and /skills again.
-Look for the listing in /context: the system prompt stays small, the body comes as a result.
-Builds on s01_agent_loop.py; the demonstration's first agent is that of s02_tool_use.py
+Look for what list_skills shows: that much is in each request. The body of a skill comes once, as a
+        result: /context names it among the largest.
+Builds on s01_agent_loop.py, s02_tool_use.py (for the demonstration)
 """
 
 import difflib
@@ -43,7 +43,7 @@ from pathlib import Path
 
 import core
 import s02_tool_use
-from console import main
+from console import main, one_line
 from s01_agent_loop import Agent
 
 LISTING_LIMIT = 8_000  # characters in the system prompt: about 1 % of a window of 200,000 tokens
@@ -85,7 +85,7 @@ def parse_skill(data: bytes, folder: Path) -> Skill:
         if key in fields:
             raise SkillError(line, f"{key} is given twice")
         fields[key], lines[key] = entry_value(line, key, text), line
-    name, description = (printable(fields.get(key) or "") for key in ("name", "description"))
+    name, description = (one_line(fields.get(key) or "", SKILL_LIMIT) for key in ("name", "description"))
     check_name(name, folder.name, lines.get("name", 1))
     if not 1 <= len(description) <= DESCRIPTION_LENGTH:
         raise SkillError(lines.get("description", 1), f"description has {len(description):,} characters; "
@@ -146,11 +146,6 @@ def check_name(name: str, folder: str, line: int) -> None:
         raise SkillError(line, f"name {name!r} must equal the name of its folder, {folder[:80]!r}")
 
 
-def printable(text: str) -> str:
-    """The text on one line, without characters that could act on a terminal."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
-
-
 # ---------------------------------------------------------------- choosing and listing, without I/O
 
 
@@ -164,19 +159,19 @@ def nearest(skills: list[Skill]) -> tuple[dict[str, Skill], list[tuple[Skill, Sk
     return dict(sorted(chosen.items())), hidden
 
 
-def build_listing(skills: list[Skill], limit: int = LISTING_LIMIT) -> str:
+def build_listing(skills: list[Skill], limit: int = LISTING_LIMIT, rest: str = LISTING_REST) -> str:
     """What the system prompt says of the skills, never longer than `limit` characters.
 
     When not all descriptions fit, the first ones stay, and of the rest only the names.
     """
     # exercise 5.2: LISTING_HEAD, then `- name: description` for each. Over the limit: as many descriptions as
-    # fit, and a line LISTING_REST with the other names; if these do not fit either, cut, ending in ", ...".
+    # fit, and a line `rest` with the other names; if these do not fit either, cut, ending in ", ...".
     # hint: try with all descriptions, then one less, and so on; the first text that fits is the answer
     # hint: without skills there is no listing at all, not even a head
     lines = [f"- {skill.name}: {skill.description}" for skill in skills]
     for described in range(len(lines), -1, -1):
         names = ", ".join(skill.name for skill in skills[described:])
-        text = "\n".join([LISTING_HEAD, *lines[:described], *[LISTING_REST + names] * bool(names)])
+        text = "\n".join([LISTING_HEAD, *lines[:described], *[rest + names] * bool(names)])
         if len(text) <= limit:
             return text if lines else ""
     return text[:limit - 5].rpartition(",")[0] + ", ..."
@@ -304,9 +299,12 @@ class Skilled(Agent):
         return f"load_skill: there is no skill {name!r}; similar: {near}"
 
     def list_skills(self) -> str:
-        """List every skill with its full description, also those the system prompt had no room for."""
+        """List every skill with its full description, also those the system prompt had no room for.
+
+        Where even here there is no room for all descriptions, the last skills are listed by name.
+        """
         self.refresh_skills()
-        return "\n".join(f"- {skill.name}: {skill.description}" for skill in self.skills.values()) or "(none)"
+        return build_listing([*self.skills.values()], core.OUTPUT_LIMIT, "By name only: ") or "(none)"
 
 
 def show_skills(agent: Skilled, messages: list[dict], argument: str) -> str:

@@ -206,6 +206,13 @@ def test_without_skills_the_prompt_is_that_of_the_agent_below(workspace):
     assert call(agent, "list_skills")["content"] == "(none)" and show_skills(agent, [], "") == "no skills"
 
 
+def test_of_very_many_skills_the_list_names_each_one_and_is_not_clipped(workspace):
+    agent, many = Skilled(workspace), skills(*(f"skill-{number:03}" for number in range(500)), description="x" * 200)
+    agent.skills = {skill.name: skill for skill in many}
+    text = call(agent, "list_skills")["content"]
+    assert "left out" not in text and "\nBy name only: skill-" in text and all(skill.name in text for skill in many)
+
+
 def test_a_body_comes_with_its_folder_and_the_names_of_its_files(workspace, stand_in):
     folder = put(workspace.root, "pdf").parent
     (folder / "scripts").mkdir()
@@ -232,7 +239,7 @@ def test_the_nearest_folder_wins_and_the_hidden_skill_is_reported(workspace, hom
     far = put(home, "pdf", description="Far.", folder=".claude/skills")
     put(home, "own", folder=".claude/skills")
     agent = Skilled(workspace)
-    assert call(agent, "list_skills")["content"] == "- own: Does things.\n- pdf: Near."
+    assert call(agent, "list_skills")["content"].endswith(":\n- own: Does things.\n- pdf: Near.")
     assert notices(events) == [f"{workspace.name(middle)}:1: hidden by the nearer skills/pdf",
                                f"{far.as_posix()}:1: hidden by the nearer skills/pdf"]
 
