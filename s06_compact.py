@@ -1,7 +1,8 @@
 """s06 · compaction: what the model sees is chosen, so that a conversation can outgrow its window
 
 Pain    Every result stays in the conversation for ever. Old file contents are paid for again in
-        each turn, and one day the API answers "prompt is too long" and the work is stuck.
+        each turn, and one day the API answers "prompt is too long" and the work is stuck:
+        `python s06_compact.py --demo` begins with that.
 Idea    Forget in three steps, the cheapest first:
 
             before each call
@@ -24,14 +25,14 @@ Change  `request` (the conversation is shortened before it is sent), `ask_model`
 Cost    A summary is one more call, loses detail, and the next request is cached from nothing.
 Try     python s06_compact.py --context-window 20000, then read some large files; /context, /memory
 Look for the meter before and after a line "compacted", and what the model still knows.
-Builds on s01_agent_loop.py (the demonstration starts with the agent of s02)
+Builds on s01_agent_loop.py, s02_tool_use.py (for the demonstration)
 """
 
 import json
 from datetime import datetime, timezone
 
 import core
-from console import main
+from console import main, one_line
 from s01_agent_loop import NOT_RUN, Agent
 from s02_tool_use import make_agent as before
 
@@ -41,7 +42,8 @@ KEPT_BATCHES = 3  # newest tool batches whose results micro-compaction leaves al
 FREED_AT_ONCE = 8_000  # tokens; less is not worth a broken cache prefix
 WORTH = 400  # characters; a shorter result is cheaper than its placeholder and the broken cache
 DUMPED = 2_000  # characters of one result that the summariser gets to see
-INSTRUCTIONS = 12_000  # characters of CLAUDE.md and AGENTS.md together
+# characters of CLAUDE.md and AGENTS.md together; of each of them, or of the memory, however large the file is
+INSTRUCTIONS, READ_AT_MOST = 12_000, 1_000_000
 KEEP_RESULTS_OF = ("todo_", "task_", "load_skill", "list_skills", "compact")  # state, not data
 NO_USE = "compacting does not help any more: /clear starts afresh, transcripts are in .agent/transcripts"
 ASK = """Summarise the conversation below for yourself: you will go on with the work and see only the summary.
@@ -51,15 +53,12 @@ still open. Quote the user's own instructions and constraints word for word; say
 {conversation}
 </conversation>"""
 LATEST = "The latest request, word for word; go on with it unless the summary says it is done:\n<request>\n"
-SUMMARY = """The conversation so far was summarised. As it was then it is in {path}, should a detail be missing.
-
-{summary}
-
-""" + LATEST + "{request}\n</request>"
+SUMMARY = ("The conversation so far was summarised. As it was then it is in {path}, should a detail be missing."
+           "\n\n{summary}\n\n" + LATEST + "{request}\n</request>")
 GO_ON = {"role": "assistant", "content": [{"type": "text", "text": "I have read this and go on from here."}]}
 
 
-def size(block: dict) -> int:
+def characters(block: dict) -> int:
     """Characters of a result; of content blocks, an image among them, what their tokens come to."""
     return len(c) if isinstance(c := block.get("content", ""), str) else core.estimate_tokens(c) * 4
 
@@ -78,19 +77,19 @@ def micro(messages: list[dict]) -> int:
     # blocks[index]
     # hint: a result knows only the id of its call: look among the tool_use blocks before it
     batches = [message for message in messages if core.has_results(message)][:-KEPT_BATCHES]
-    old = [result for result in core.results_in(batches) if size(result[2]) > WORTH]
-    if sum(size(block) for _, _, block in old) < FREED_AT_ONCE * 4:
+    old = [result for result in core.results_in(batches) if characters(result[2]) > WORTH]
+    if sum(characters(block) for _, _, block in old) < FREED_AT_ONCE * 4:
         return 0
     calls = {block["id"]: block for message in messages if message["role"] == "assistant"
              for block in core.as_blocks(message["content"]) if block["type"] == "tool_use"}
     old = [(content, index, block, calls[block["tool_use_id"]]) for content, index, block in old
            if not calls[block["tool_use_id"]]["name"].startswith(KEEP_RESULTS_OF)]
-    freed = sum(size(block) for _, _, block, _ in old) // 4
+    freed = sum(characters(block) for _, _, block, _ in old) // 4
     if freed < FREED_AT_ONCE:
         return 0
     for content, index, block, call in old:
         what = " ".join([call["name"], *map(str, call["input"].values())])[:100]
-        line = f"[Previous: used {what}, {size(block)} characters; call it again if needed]"
+        line = f"[Previous: used {what}, {characters(block)} characters; call it again if needed]"
         content[index] = {**block, "content": line}
     return freed
 
@@ -144,12 +143,13 @@ def in_chunks(lines: list[str], room: int) -> list[list[str]]:
 
 def clip_largest(messages: list[dict], tokens: int) -> int:
     """Cuts the largest result by about `tokens`, in place and with a mark; returns the tokens freed."""
-    content, index, block = max(core.results_in(messages), key=lambda result: size(result[2]), default=([], 0, {}))
-    if (before := size(block)) <= WORTH:
+    found = core.results_in(messages)
+    content, index, block = max(found, key=lambda result: characters(result[2]), default=([], 0, {}))
+    if (before := characters(block)) <= WORTH:
         return 0
-    text = block["content"] if isinstance(block["content"], str) else core.text_of(block["content"]) + "\n[media left out]"
+    text = given if isinstance(given := block["content"], str) else f"{core.text_of(given)}\n[media left out]"
     content[index] = {**block, "content": core.clip(text, max(WORTH, before - tokens * 4))}
-    return max(0, before - size(content[index])) // 4
+    return max(0, before - characters(content[index])) // 4
 
 
 class Compacting(Agent):
@@ -192,8 +192,8 @@ class Compacting(Agent):
             if not error.too_long or not self.compact(messages):
                 raise
             reply = super().ask_model(messages)
-        # some back ends count only what they wrote: that says nothing
-        self.tokens = (read := core.prompt_tokens(reply["usage"])) and read + (reply["usage"].get("output_tokens") or 0)
+        read, written = core.prompt_tokens(reply["usage"]), reply["usage"].get("output_tokens") or 0
+        self.tokens = read and read + written  # some back ends count only what they wrote: that says nothing
         self.counted = len(messages) + 1  # the reply is added next
         return reply
 
@@ -265,53 +265,54 @@ class Compacting(Agent):
 
     def remembered(self) -> str:
         """The memory file as the first message of a new run; empty when there is none."""
-        when, _, text = text_in(self.workspace, ".agent/memory.md").partition("\n\n")
-        if text:
-            core.emit("notice", agent=self.name, text=f"memory of {when} loaded; /memory shows it, and clears it")
-        return text and f"What you remember of earlier sessions here, written {when}:\n\n{core.clip(text, self.window)}"
+        if text := text_in(self.workspace, ".agent/memory.md").strip():
+            when = one_line(text.splitlines()[0], 40)
+            core.emit("notice", agent=self.name, text=f"memory of {when} loaded; /memory shows it")
+        return text and f"What you remember of earlier runs here:\n\n{core.clip(text, self.window)}"
 
     def instructions(self) -> str:
         """CLAUDE.md and AGENTS.md of the workspace, each text once, with a mark where they are cut."""
         names = {text: name for name in ("CLAUDE.md", "AGENTS.md") if (text := text_in(self.workspace, name))}
-        return core.clip("".join(f"\n\nThe project's {name}:\n{text}" for text, name in names.items()), INSTRUCTIONS)
+        return core.clip("".join(f"\n\nThe project's {n}:\n{text}" for text, n in names.items()), INSTRUCTIONS)
 
 
 def text_in(workspace: core.Workspace, name: str) -> str:
-    """A text file of the workspace, or "" when it is absent or a link that leads outside."""
+    """A text file of the workspace, as far as READ_AT_MOST; "" when it is absent or a link that leads outside."""
     try:
-        return workspace.file(name, "memory").read_text("utf-8", "replace")
+        with open(workspace.file(name, "memory"), encoding="utf-8", errors="replace") as file:
+            return file.read(READ_AT_MOST)
     except (core.ToolError, OSError):
         return ""
 
 
 def show_compact(agent: Compacting, messages: list[dict], focus: str) -> str | None:
-    """/compact [focus]: summarise the older part of the conversation now"""
+    """summarise the older part of the conversation now; /compact FOCUS says what to keep"""
     return None if agent.compact(messages, focus) else "the conversation is no shorter"
 
 
 def show_memory(agent: Compacting, messages: list[dict], argument: str) -> str:
-    """/memory shows what the next run will remember, /memory clear removes it"""
+    """what the next run will remember; /memory clear removes it"""
     if argument == "clear":
         (agent.folder / "memory.md").unlink(missing_ok=True)
         agent.memory = ""
     return text_in(agent.workspace, ".agent/memory.md") or "nothing is remembered"
 
 
-LOGS = {f"log{n}.txt": "".join(f"{n}.{k:04} request served in {k * n % 97} ms\n" for k in range(780)) for n in range(8)}
+LOGS = {f"log{n}.txt": "".join(f"{n}.{k:04} request served in {k * n % 97} ms\n" for k in range(780))
+        for n in range(8)}
 PROMPT = "Read the eight logs, one after the other, and say when you are done."
 SCRIPT = " ;; ".join(f"read {name}" for name in LOGS) + " ;; say All eight are read."
 DEMO = [
-    {"note": "The agent of s02, on a model with a window of 48,000 tokens. Every result stays, until the window is full.",
+    {"note": "The agent of s02, on a model with a window of 48,000 tokens: every result stays, until it is full.",
      "files": LOGS, "make": before, "model": "stand-in-48k", "fails": True, "prompt": PROMPT, "script": SCRIPT},
-    {"note": "The same with micro-compaction: results that lie more than three batches back become one line each. The "
-             "meter shows the price: what follows a changed line is not in the cache.",
+    {"note": "With micro-compaction old results become one line each. What follows such a line is not in the cache.",
      "model": "stand-in-48k", "prompt": PROMPT, "script": SCRIPT,
      "after": lambda agent, messages: f"{agent.size(messages):,} tokens at the end, of {agent.window:,}."},
     {"note": "32,000 tokens are too few even for the newest results: now the older part becomes a summary.",
      "model": "stand-in-32k", "prompt": PROMPT, "script": SCRIPT,
      "after": lambda agent, messages: f"{len(messages)} messages are left, {agent.size(messages):,} tokens."},
     {"note": "A new run in the same folder begins with what was remembered.",
-     "prompt": "What do you remember?", "script": "bash head -c 300 .agent/memory.md ;; say That, and where it is kept."},
+     "prompt": "What do you remember?", "script": "bash head -c 300 .agent/memory.md ;; say All of that."},
 ]
 
 if __name__ == "__main__":

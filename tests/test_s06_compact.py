@@ -306,6 +306,12 @@ def test_a_new_run_begins_with_the_memory_once_and_says_so(agent, workspace, eve
     assert len(messages) == 2
 
 
+def test_a_memory_that_was_written_by_hand_is_remembered_whole(workspace, events):
+    core.atomic_write(workspace.root / ".agent" / "memory.md", b"Never touch main.")
+    agent = Compacting(workspace)
+    assert agent.memory.endswith("\nNever touch main.") and "memory of Never touch main. loaded" in events[-1]["text"]
+
+
 def test_memory_can_be_shown_and_removed(agent):
     assert s06_compact.show_memory(agent, [], "") == "nothing is remembered"
     agent.compact(history(*(step(n) for n in range(8))))
@@ -320,6 +326,12 @@ def test_instructions_of_the_project_are_in_the_system_prompt(workspace, stand_i
     assert system.count("Always use tabs.") == 1
     (workspace.root / "CLAUDE.md").write_text("a" * 50_000)
     assert "left out" in Compacting(workspace).request([])["system"]
+
+
+def test_of_a_huge_file_only_a_part_is_read(workspace):
+    with open(workspace.root / "CLAUDE.md", "wb") as file:
+        file.truncate(20_000_000_000)  # a sparse file: reading all of it would take the memory of the machine
+    assert len(Compacting(workspace).system) < 20_000
 
 
 def test_instructions_that_lead_outside_are_not_read(workspace, stand_in, tmp_path):
