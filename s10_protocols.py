@@ -151,8 +151,8 @@ class Protocol:
         self.move(sender, REQUESTING, f"asks {to}")
         if cycle := self.cycle(sender, to):
             self.settle(sender, f"refused: {' -> '.join(cycle)}")
-            raise ProtocolError(f"refused at once: {' -> '.join(cycle)} would wait for each other for ever. "
-                                f"First answer what {sender} was asked: {self.names(self.pending(sender))}")
+            first = f"First answer what {sender} was asked: {self.names(self.pending(sender))}"
+            raise ProtocolError(f"refused at once: {' -> '.join(cycle)} would wait for each other for ever. {first}")
         request = Request(f"r{self.first + len(self.requests)}", sender, to, kind, now + seconds)
         self.requests[request.id] = request
         self.settle(sender, f"{request.id} is sent")
@@ -170,7 +170,7 @@ class Protocol:
         self.expire(now)
         request = self.requests.get(request_id)
         if not request or request.to != agent:
-            raise ProtocolError(f"{agent} was not asked {request_id!r}, but {self.names(self.pending(agent))}")
+            raise ProtocolError(f"{agent} was not asked {request_id!r}; it still has to answer: {self.names(self.pending(agent))}")
         if request.outcome:
             raise ProtocolError(f"{request_id} is {request.outcome} already; nobody waits for this any more")
         self.end(request, "refused" if refuse else "answered", content)
@@ -207,8 +207,8 @@ class Exchange:
         """Sends a request; ProtocolError if it may not be made now."""
         with self.news:
             self.expire()
-            if to not in self.present:
-                raise ProtocolError(f"{to!r} answers nothing; these do: {', '.join(self.present)}")
+            if to not in (others := [name for name in self.present if name != sender]):
+                raise ProtocolError(f"{to!r} cannot answer {sender}; these can: {', '.join(others) or 'nobody yet'}")
             request = self.protocol.ask(sender, to, kind, time.monotonic(), seconds)
             self.team.mailbox.send(sender, to, content, kind, request_id=request.id)
         return request
