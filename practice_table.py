@@ -200,7 +200,7 @@ BUGS = {
     "11.3": Bug("s11_autonomous",
                 "The disk was full, and a task failed twice. It was put back by hand when there was room again. Both "
                 "workers are idle, and neither takes it; a third one that is started does it at once.",
-                '(task.get("failures") or [])[-1:]]', '(task.get("failures") or [])]', '(task.get("failures") or [])[:0]]',
+                'task.get("failures", [])[-1:]]', 'task.get("failures", [])]', 'task.get("failures", [])[:0]]',
                 ("nobody_takes_a_task_again_that_he_has_just_failed",),
                 ("Which function says whether a task is for a worker?",
                  "Who of the two has failed it most recently? The other one may try.")),

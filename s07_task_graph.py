@@ -34,16 +34,15 @@ from pathlib import Path
 from typing import Literal
 
 import core
-from console import main
+from console import main, one_line
 from s01_agent_loop import Agent
 
 STATUSES = ("pending", "in_progress", "done", "failed")
 PRIORITIES = ("high", "medium", "low")
-# what a task file holds, each with a check of its value; it may hold more, for sessions that need it
-FIELDS = dict.fromkeys(("id", "key", "description", "owner", "result", "created", "updated"), lambda v: type(v) is str)
-FIELDS |= {"status": STATUSES.__contains__, "priority": PRIORITIES.__contains__,
-           "depends_on": lambda v: type(v) is list and all(type(name) is str for name in v)}
-EXTRA = {"lease": lambda v: v is None or type(v) is dict, "failures": lambda v: v is None or type(v) is list}  # s11
+TEXT = {"type": "string"}
+# the fields of a task file with their JSON schemas; it may hold more, for sessions that need it
+FIELDS = dict.fromkeys("id key description owner result created updated".split(), TEXT) | {
+    "status": {"enum": STATUSES}, "priority": {"enum": PRIORITIES}, "depends_on": {"type": "array", "items": TEXT}}
 MARKS = {"pending": "○", "blocked": "◌", "in_progress": "◐", "done": "●", "failed": "✗"}
 STYLES = {"pending": "", "blocked": "dim", "in_progress": "yellow", "done": "green", "failed": "red"}
 # tasks named in one message, more would bury what it says; seconds for which the journal alone is believed, since
@@ -55,12 +54,16 @@ SYSTEM = ("\nWork of several steps goes into the task graph, each task with what
 # the decisions: functions of plain tasks by id -----------------------------------------------
 
 
-def parse_task(data: bytes, task_id: str) -> dict:
-    """The task that a file holds; ValueError says why it holds none."""
+def record(needed: dict, more: dict | None = None) -> dict:
+    """The schema of an object, from those of the fields that must be there and of others that may be."""
+    return {"type": "object", "required": [*needed], "properties": {**needed, **(more or {})}}
+
+
+def parse_task(data: bytes, task_id: str, more: dict | None = None) -> dict:
+    """The task that a file holds; ValueError says why it holds none. `more`: schemas of fields that may be there."""
     task = json.loads(data)
-    wrong = [n for n, fits in (FIELDS | EXTRA).items() if not fits(task.get(n))] if isinstance(task, dict) else ["all of it"]
-    if wrong or task["id"] != task_id:
-        raise ValueError(f"wrong or missing: {', '.join(wrong or ['id'])}")
+    if wrong := core.problems(task, record(FIELDS | {"id": {"enum": [task_id]}}, more), "task"):
+        raise ValueError("; ".join(wrong))
     return task
 
 
@@ -153,7 +156,7 @@ def describe(task: dict, tasks: dict[str, dict]) -> str:
     after = f"after {', '.join(task['depends_on'])}" if task["depends_on"] else ""
     text = f"{name_tasks([task['id']], tasks)} [{state(task, tasks)}, {task['priority']}] {task['description']}"
     line = " | ".join(filter(None, [text, why_blocked(task, tasks) or after, task["result"][:200]]))
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in line).split())
+    return one_line(line, core.OUTPUT_LIMIT)
 
 
 # the files -------------------------------------------------------------------------------------
@@ -166,6 +169,8 @@ class TaskGraph:
     only those that are new to it, and no id is given twice, even if its file is gone. Tasks that
     were handed out are not to be changed in place.
     """
+
+    more: dict[str, dict] = {}  # schemas of the fields that a session adds
 
     def __init__(self, folder: Path):
         self.folder, self.journal = Path(folder), Path(folder) / "journal"
@@ -220,9 +225,8 @@ class TaskGraph:
         if scan := whole or time.monotonic() - self._scanned > TRUSTED:
             changed += [*self._tasks, *(path.name.partition(".")[0] for path in self.folder.iterdir())]
         numbers = sorted({int(i[1:]) for i in changed if re.fullmatch("t[1-9][0-9]{0,8}", i)})
-        read = {f"t{number}": self._read(f"t{number}") for number in numbers}
-        tasks = {**self._tasks, **read}  # a new dict: other threads may walk the old one
-        self._tasks = tasks if all(read.values()) else {i: task for i, task in tasks.items() if task}
+        tasks = self._tasks | {f"t{number}": self._read(f"t{number}") for number in numbers}
+        self._tasks = {i: tasks[i] for i in tasks if tasks[i]}  # a new dict: other threads may walk the old one
         self._last_id, self._read_to = max([self._last_id, *numbers]), end  # last, so that Ctrl-C loses nothing
         self._scanned = time.monotonic() if scan else self._scanned
 
@@ -230,7 +234,7 @@ class TaskGraph:
         """The task in a file; None if there is none, or a damaged one, which is set aside and named."""
         path = self.folder / f"{task_id}.json"
         try:
-            return parse_task(path.read_bytes(), task_id) if path.exists() else None
+            return parse_task(path.read_bytes(), task_id, self.more) if path.exists() else None
         except (ValueError, RecursionError, IsADirectoryError) as error:
             aside = path.replace(f"{path}.damaged")
             core.emit("notice", text=f"{path} holds no task ({error}); set aside as {aside.name}")
@@ -245,7 +249,7 @@ class TaskKeeping(Agent):
         reading = (core.Tool.of(run, read_only=True) for run in (self.task_get, self.task_list, self.task_next))
         own = core.registry(core.Tool.of(self.task_create), core.Tool.of(self.task_update), *reading)
         # they touch nothing but the graph: a question each time would only tire the user
-        self.permissions.allow += [name for name in own if name not in self.permissions.allow]
+        self.permissions.allow += own.keys() - {*self.permissions.allow}
         self.tools, self.system, tasks = self.tools | own, self.system + SYSTEM, self.graph.load()
         # what a subagent finds (main/sub) is of this run
         if "/" not in self.name and (left := [i for i in tasks if tasks[i]["status"] in ("pending", "in_progress")]):
@@ -299,23 +303,25 @@ class TaskKeeping(Agent):
         """
         tasks = self.graph.load()
         lines = [describe(task, tasks) for task in ready(tasks)[:1]] or ["no task can be begun now"]
-        begun = [i for i in tasks if tasks[i]["status"] == "in_progress"]
-        return "\n".join(lines + [f"already begun: {describe(tasks[i], tasks)}" for i in begun])
+        begun = [describe(task, tasks) for task in tasks.values() if task["status"] == "in_progress"]
+        return "\n".join(lines + [f"already begun: {line}" for line in begun])
 
 
 def show_tasks(agent: TaskKeeping, messages: list[dict], argument: str):
     """the task graph, each task below the first it depends on"""
-    from rich.text import Text
-    from rich.tree import Tree
+    from rich import text, tree
 
-    tasks = agent.graph.load()
-    below = {i: next((other for other in tasks[i]["depends_on"] if other in tasks), "") for i in tasks}
-    branches = [("", root := Tree(f"{len(tasks)} tasks"), 0)]
+    tasks, below = agent.graph.load(), {}  # below: by the id above, "" for none
+    for i in tasks:
+        below.setdefault(next((other for other in tasks[i]["depends_on"] if other in tasks), ""), []).append(i)
+    branches = [("", root := tree.Tree(f"{len(tasks)} task{'s' * (len(tasks) != 1)}"), 0)]
     for above, branch, depth in branches:  # it grows while it is walked
-        for task in (tasks[i] for i in below if below[i] == above):
-            node = branch.add(Text(f"{MARKS[state(task, tasks)]} {describe(task, tasks)}", STYLES[state(task, tasks)]))
+        for task in map(tasks.get, below.pop(above, [])):
+            node = branch.add(text.Text(f"{MARKS[now := state(task, tasks)]} {describe(task, tasks)}", STYLES[now]))
             # deeper than this a chain leaves no room for words: it goes on at the left edge
             branches.append((task["id"], *((node, depth + 1) if depth < 5 else (root, 0))))
+    if left := name_tasks(sum(below.values(), []), tasks):  # somebody has edited a file: the tools close no cycle
+        root.add(text.Text(f"in or behind a cycle: {left} (remove_depends_on ends it)", "red"))
     return root
 
 
@@ -327,16 +333,14 @@ CREATE = " ++ ".join(f"task_create {step} :: {json.dumps(after)} :: medium :: {s
 WORK = "task_update {0} :: in_progress ;; bash echo {0} >> done.txt ;; task_update {0} :: done ;; ".format
 DEMO = [
     {"note": "The agent of s01 takes over from a run that was stopped: there are files, but which steps are done?",
-     "files": {"schema.sql": "-- tables\n", "migration.sql": "-- changes\n"},
-     "make": Agent, "prompt": "Go on with the migration of the database.",
+     "files": {"schema.sql": "", "migration.sql": ""}, "make": Agent, "prompt": "Go on with the migration.",
      "script": "bash ls ;; say I see a migration.sql, so I would run it now. (There is no backup.)"},
     {"note": "With a graph: six tasks, created in one reply, refer to each other by key. Too early is refused.",
      "prompt": "Migrate the database, with a task for each step. Stop after three tasks.",
      "script": CREATE + " ;; task_update switch :: in_progress ;; task_next ;; "
                + WORK("schema") + WORK("migration") + WORK("backup") + "say Three are done."},
     {"note": "A new run, as after a kill: no conversation, but the graph is there. It goes on with the fourth task.",
-     "make": lambda workspace, **options: TaskKeeping(workspace, **options),
-     "prompt": "Go on with the migration.",
+     "make": lambda workspace, **options: TaskKeeping(workspace, **options), "prompt": "Go on with the migration.",
      "script": "task_next ;; " + WORK("code") + WORK("switch") + WORK("all") + "task_list ;; say All is done.",
      "after": lambda agent, _: "order: " + ", ".join((agent.workspace.root / "done.txt").read_text().split())},
 ]

@@ -270,13 +270,12 @@ class Teammate(Corresponding):
 
     def rest(self) -> bool:
         """Reports and waits for mail, which may have come before; False when the member was stopped instead."""
-        mailbox = self.team.mailbox
-        with mailbox.news:  # held from the look at the inbox until the wait: nothing can come in between
+        with self.team.mailbox.news:  # held from the look at the inbox until the wait: nothing can come in between
             if self.report and self.state != "stopped":
-                mailbox.send(self.member, LEAD, self.report)
-            while self.state != "stopped" and not mailbox.receive(self.member):
+                self.team.mailbox.send(self.member, LEAD, self.report)
+            while self.state != "stopped" and not self.team.mailbox.receive(self.member):
                 self.enter("idle")
-                mailbox.news.wait(POLL)
+                self.team.mailbox.news.wait(POLL)
             self.enter("working")  # before the mail is taken: whoever finds the inbox empty must find this
         return self.state != "stopped"
 
@@ -313,13 +312,17 @@ class Teammate(Corresponding):
 class Leading(Corresponding):
     """An agent that can have teammates, and hears from them."""
 
-    teammate = Teammate  # what spawn_teammate makes
-
     def __init__(self, workspace: core.Workspace, **options):
         super().__init__(workspace, **options)
-        self.teammates: dict[str, Teammate] = {}
+        self.teammates, self.teammate = {}, Teammate  # by name; what makes one
         atexit.register(self.dismiss)
         self.grant(*map(core.Tool.of, (self.spawn_teammate, self.list_teammates, self.broadcast)))
+
+    def hire(self, name: str, role: str) -> Teammate:
+        """A new teammate of that name, whose thread has not begun."""
+        return self.teammate(
+            core.Workspace(self.workspace.root), role=role, presence=self.team.join(name, role), member=name,
+            team=self.team, permissions=self.permissions, model=self.model, max_turns=TURNS, name=f"{self.name}/{name}")
 
     def spawn_teammate(self, name: str, role: str, prompt: str) -> str:
         """Start a teammate, which works beside you and keeps its conversation for further mail.
@@ -333,10 +336,8 @@ class Leading(Corresponding):
         """
         if len(self.team.living()) >= MOST:
             raise core.ToolError(f"{MOST} teammates live already; write to one of them instead of starting another")
-        self.teammates[name] = mate = self.teammate(
-            core.Workspace(self.workspace.root), role=role, presence=self.team.join(name, role), team=self.team,
-            permissions=self.permissions, model=self.model, max_turns=TURNS, name=f"{self.name}/{name}", member=name)
-        mate.thread.start()
+        self.teammates[name] = self.hire(name, role)
+        self.teammates[name].thread.start()
         self.team.mailbox.send(self.member, name, prompt)  # its first task comes as any other mail
         return f"{name} works on it"
 

@@ -32,6 +32,7 @@ Builds on s07_task_graph.py, s09_teams.py
 """
 
 import contextlib
+import functools
 import sys
 import threading
 import time
@@ -42,14 +43,17 @@ from typing import Literal
 
 import core
 from console import main
-from s07_task_graph import PRIORITIES, STYLES, TaskGraph, TaskKeeping, describe, name_tasks, ready, show_tasks, state
-from s09_teams import LEAD, POLL, ROLES, TURNS, Corresponding, Leading, Teammate, show_team
+from s07_task_graph import (PRIORITIES, STYLES, TEXT, TaskGraph, TaskKeeping, describe, name_tasks, ready, record,
+                            show_tasks, state)
+from s09_teams import LEAD, MOST, POLL, ROLES, Corresponding, Leading, Teammate, show_team
 
+# what the board adds to a task, as JSON schemas: the last claim on it, and who has failed at it
+MORE = {"lease": record({"claim": TEXT, "owner": TEXT, **dict.fromkeys(("since", "until"), {"type": "number"})}),
+        "failures": {"type": "array", "items": record({"owner": TEXT, "reason": TEXT})}}
 LEASE = 30.0  # seconds: long enough for a machine that is busy, short enough to wait for after a crash
 ATTEMPTS = 2  # reasons after which a task is failed
-IDLE = 120.0  # seconds without anything to do, or to hope for, after which a worker leaves
-PATIENCE = 3_600  # seconds for which the lead waits at most
-MOST = 20  # workers of one program
+# seconds without anything to do, or to hope for, after which a worker leaves; for which the lead waits at most
+IDLE, PATIENCE = 120.0, 3_600
 ANY = "worker"  # the role of those who have no other
 WORKER = """You are {member}, one of several workers in the folder {root}. Your role: {role}
 You take tasks from a board by yourself; each comes in <task>, in a conversation of its own. Do it and no more: others
@@ -66,14 +70,13 @@ def lease_of(task: dict) -> dict:
 
     The field stays when the claim is over. It counts as long as the task is still its owner's.
     """
-    lease = task.get("lease")
-    whole = isinstance(lease, dict) and {"claim", "owner", "since", "until"} <= lease.keys()
-    return lease if whole and (task["status"], task["owner"]) == ("in_progress", lease["owner"]) else {}
+    lease = task.get("lease") or {}
+    return lease if (task["status"], task["owner"]) == ("in_progress", lease.get("owner")) else {}
 
 
 def may_take(task: dict, owner: str, role: str) -> bool:
     """Whether a task is for this worker: of its role or of none, and not one that it has just failed."""
-    return task.get("role", "") in ("", role) and owner not in [one["owner"] for one in (task.get("failures") or [])[-1:]]
+    return task.get("role", "") in ("", role) and owner not in [one["owner"] for one in task.get("failures", [])[-1:]]
 
 
 def choose(tasks: dict[str, dict], owner: str, role: str) -> dict | None:
@@ -140,6 +143,8 @@ def task_prompt(task: dict, tasks: dict[str, dict]) -> str:
 class Board(TaskGraph):
     """The task graph with claims. `clock` gives Unix seconds; `news` is notified at each change of this process."""
 
+    more = MORE
+
     def __init__(self, folder: Path, news: threading.Condition | None = None, clock: Callable[[], float] = time.time):
         super().__init__(folder)
         self.news, self.clock = news or threading.Condition(), clock
@@ -173,9 +178,9 @@ class Board(TaskGraph):
         """Stores a result: the task is done. That ends the claim, so it can happen only once."""
         return self._settle(task, lambda now: now | {"status": "done", "result": result, "ended": self.clock()})
 
-    def give_back(self, task: dict, reason: str = "") -> bool:
-        """Ends a claim without a result; a reason counts as a failure."""
-        return self._settle(task, lambda now: returned(now, reason))
+    def give_back(self, task: dict, reason: str = "", failure: bool = True) -> bool:
+        """Ends a claim without a result; a reason counts as a failure, unless it has nothing to do with the task."""
+        return self._settle(task, lambda now: returned(now, reason) if failure else {**returned(now), "result": reason})
 
     def _settle(self, task: dict, change: Callable[[dict], dict]) -> bool:
         """Changes a task if the claim by which it was given still holds; says whether it did."""
@@ -202,8 +207,8 @@ class Worker(Teammate):
     def __init__(self, workspace: core.Workspace, board: Board, role: str = ANY, lease: float = LEASE, **options):
         super().__init__(workspace, role=role, **options)
         self.system = WORKER.replace("{member}", self.member).replace("{role}", ROLES.get(role, role))
-        reads = role == "explorer"  # enforced, not only said
-        self.tools = {n: tool for n, tool in self.tools.items() if not reads or tool.read_only or n == "send_message"}
+        self.tools = {name: tool for name, tool in self.tools.items()  # for an explorer enforced, not only said
+                      if role != "explorer" or tool.read_only or name == "send_message"}
         self.tools = self.tools | core.registry(core.Tool.of(self.give_up, read_only=True))
         self.board, self.role, self.lease, self.idle, self.task, self.tasks = board, role, lease, IDLE, None, {}
         self.lost, self.leaving, self.gave_up = threading.Event(), "", ""
@@ -241,11 +246,11 @@ class Worker(Teammate):
         task, name = self.task, name_tasks([self.task["id"]], self.tasks)
         core.emit("notice", agent=self.name, text=f"takes {name}: {task['description']}")
         threading.Thread(target=self.keep, args=(task, over, self.lost), daemon=True).start()
-        text, problem = self.converse(task_prompt(task, self.tasks))
+        text, problem, failure = self.converse(task_prompt(task, self.tasks))
         over.set()
         if self.state == "stopped":
             return ""
-        kept = self.board.give_back(task, problem) if problem else self.board.finish(task, text)
+        kept = self.board.give_back(task, problem, failure) if problem else self.board.finish(task, text)
         said = f"could not do {name}: {problem}" if problem else f"has done {name}"
         core.emit("notice", agent=self.name, text=said if kept else f"lost {name}, nothing of it counts")
         return ""
@@ -256,16 +261,20 @@ class Worker(Teammate):
             with contextlib.suppress(OSError):  # a full disk may have room again before the lease runs out
                 lost.set() if not self.board.renew(task, self.lease) else None
 
-    def converse(self, prompt: str) -> tuple[str, str]:
-        """A conversation of its own. Returns the last words, and why they are no result, if they are none."""
+    def converse(self, prompt: str) -> tuple[str, str, bool]:
+        """A conversation of its own. Returns the last words; why they are no result, if they are none; and
+        whether that is a failure at the task: where nobody can ask a model, nobody has tried it.
+        """
         self.gave_up = ""
         try:
             text = self.run([{"role": "user", "content": prompt}])
-            return text, self.gave_up or ("" if self.stop == "end_turn" else f"its run did not end well: {self.stop}")
+            return text, self.gave_up or f"it ended with {self.stop}" * (self.stop != "end_turn"), True
+        except core.ModelError as error:  # asked again and again; only a task that is too long says nothing of the next
+            self.leaving = self.leaving if error.too_long else "it has no model"
+            refused = getattr(error.__cause__, "status_code", None) in (400, 413)  # what was said, not who asked
+            return "", f"the model could not be asked: {error}", refused
         except Exception as error:  # whatever it is, it must not end one worker after the other
-            # a model was asked for again and again; the next task would fail in the same way
-            self.leaving = "it has no model" * (isinstance(error, core.ModelError) and not error.too_long) or self.leaving
-            return "", core.reason(error)
+            return "", core.reason(error), True
 
     def request(self, messages: list[dict]) -> dict:
         """Nothing more of a task that is somebody else's now. Mail waits: it has a conversation of its own."""
@@ -296,11 +305,10 @@ class Worker(Teammate):
 class Working(Leading, TaskKeeping):
     """An agent whose tasks are done by workers. It is told what they have ended, and can wait for it."""
 
-    worker = Worker  # what set_workers makes
-
     def __init__(self, workspace: core.Workspace, lease: float = LEASE, **options):
         super().__init__(workspace, **options)
-        self.graph, self.lease = Board(self.graph.folder, self.team.mailbox.news), max(lease, 0.2)
+        self.graph = Board(self.graph.folder, self.team.mailbox.news)
+        self.teammate = functools.partial(Worker, board=self.graph, lease=max(lease, 0.2))
         self.told, self.system = {*endings(self.graph.load())}, self.system + GUIDE
         self.tools = self.tools | core.registry(core.Tool.of(self.set_workers), core.Tool.of(self.wait_for_tasks, True))
         del self.tools["spawn_teammate"]  # workers are the teammates here
@@ -373,13 +381,6 @@ class Working(Leading, TaskKeeping):
         """
         self.wait(PATIENCE)
         return self.report() or "nothing has ended since"
-
-    def hire(self, name: str, role: str = ANY) -> Worker:
-        """A new worker of that name, which has not started to live."""
-        return self.worker(
-            core.Workspace(self.workspace.root), board=self.graph, role=role, lease=self.lease, member=name,
-            presence=self.team.join(name, role), team=self.team, permissions=self.permissions, model=self.model,
-            max_turns=TURNS, name=f"{self.name}/{name}")
 
 
 def make_agent(workspace: core.Workspace, join: str = "", role: str = ANY, **options) -> Working:

@@ -495,9 +495,19 @@ def test_the_drawing_bears_markup_deep_chains_and_a_lost_dependency(agent):
     assert "149 tasks" in text and text.count("[red]x[/red]") == 149
 
 
-@pytest.mark.parametrize("field, value", [("lease", "soon"), ("failures", None), ("failures", "abc")])
-def test_a_damaged_field_of_a_later_session_is_recognised(field, value):
-    """B059: one hand-edited file must not stop every worker (s11)."""
-    stored = json.dumps(task("t1") | {field: value}).encode()
-    assert value is None or pytest.raises(ValueError, parse_task, stored, "t1")
+def test_the_drawing_names_the_tasks_that_wait_for_each_other(agent):
+    """The tools refuse a cycle; somebody who edits a file does not."""
+    for key in ("alone", "one", "two", "behind"):
+        agent.graph.create(key, key=key)
+    for number, after in ((2, "t3"), (3, "t2"), (4, "t2")):
+        path = agent.graph.folder / f"t{number}.json"
+        path.write_text(path.read_text().replace('"depends_on": []', f'"depends_on": ["{after}"]'))
+    text = shown(show_tasks(agent, [], ""))
+    assert "○ t1 (alone)" in text and "in or behind a cycle: t2 (one), t3 (two), t4 (behind)" in text
+    agent.graph.update("one", remove=["two"])
+    assert "behind" in shown(show_tasks(agent, [], "")) and "cycle" not in shown(show_tasks(agent, [], ""))
 
+
+def test_one_task_is_one_task(agent):
+    agent.graph.create("x")
+    assert shown(show_tasks(agent, [], "")).splitlines()[0] == "1 task"

@@ -1,5 +1,6 @@
 """Autonomous workers: a task is claimed by one, comes back from the dead, and is finished exactly once."""
 
+import functools
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import pytest
 import core
 from program import Program
 from s06_compact import Compacting
-from s07_task_graph import TaskGraph
+from s07_task_graph import TaskGraph, parse_task
 from s09_teams import LEAD
 from s11_autonomous import (
     ANY,
@@ -92,8 +93,8 @@ def lead(workspace, stand_in):
     assert not [mate.name for mate in agent.teammates.values() if mate.thread.is_alive()]
 
 
-def start(lead, name="ann", role=ANY, worker=Quick):
-    lead.worker = worker
+def start(lead, name="ann", role=ANY, worker=Quick, **options):
+    lead.teammate = functools.partial(worker, **lead.teammate.keywords | options)
     lead.teammates[name] = lead.hire(name, role)
     lead.teammates[name].thread.start()
     return lead.teammates[name]
@@ -127,11 +128,23 @@ def test_nobody_takes_a_task_again_that_he_has_just_failed():
     assert choose(graph_of(failed, task("t2")), "ann", ANY)["id"] == "t2"
 
 
-@pytest.mark.parametrize("change", [{"owner": "main"}, {"status": "pending"}, {"status": "done"}, {"lease": None}, {"lease": "x"}, {"lease": {"owner": "ann"}}])
+@pytest.mark.parametrize("change", [{"owner": "main"}, {"status": "pending"}, {"status": "done"}, {"lease": {}}])
 def test_a_lease_counts_only_while_the_task_is_in_progress_with_its_owner(change):
     mine = claimed(task("t1"), "ann", "c1", 100, 30)
     assert lease_of(mine) == {"claim": "c1", "owner": "ann", "since": 100, "until": 130}
     assert lease_of({**mine, **change}) == {} and run_out(graph_of({**mine, **change}), 1_000) is None
+
+
+@pytest.mark.parametrize("field, value", [
+    ("lease", "soon"), ("lease", None), ("lease", {"owner": "ann"}),
+    ("lease", {"claim": "c1", "owner": "ann", "since": 1, "until": "soon"}), ("failures", None), ("failures", "abc"),
+    ("failures", [7]), ("failures", [{"owner": "ann"}]), ("failures", [{"owner": "ann", "reason": ["x"]}])])
+def test_a_field_of_the_board_that_was_damaged_is_recognised(field, value):
+    """B059: one file that was edited by hand must not stop every worker."""
+    whole = claimed(task("t1"), "ann", "c1", 1, 30) | {"failures": [{"owner": "bob", "reason": "x"}]}
+    assert parse_task(json.dumps(whole).encode(), "t1", Board.more) == whole
+    with pytest.raises(ValueError, match=field):
+        parse_task(json.dumps(whole | {field: value}).encode(), "t1", Board.more)
 
 
 def test_a_lease_runs_out_at_its_time_and_that_is_a_reason():
@@ -377,19 +390,26 @@ def test_a_run_that_did_not_end_well_is_a_failure_and_never_done(lead, stand_in,
     assert left["status"] == "pending" and words in left["failures"][0]["reason"]
 
 
-def test_without_a_model_a_task_fails_with_the_reason_and_the_worker_leaves(lead, stand_in, events):
+def test_without_a_model_no_task_fails_and_the_workers_leave(lead, stand_in, events):
     stand_in.inject("401*9")
-    lead.graph.create("say x"), lead.graph.create("say y")
-    start(lead).thread.join(10)
-    tasks = lead.graph.load()
-    assert "invalid x-api-key" in tasks["t1"]["failures"][0]["reason"] and "failures" not in tasks["t2"]
-    assert notices(events, "main/ann")[-1] == "leaves: it has no model"
+    lead.graph.create("say x")
+    [start(lead, name).thread.join(10) for name in ("ann", "bob", "eve")]
+    left = lead.graph.load()["t1"]
+    assert (left["status"], left["owner"], left["failures"]) == ("pending", "", [])
+    assert left["result"].startswith("the model could not be asked: invalid x-api-key")
+    assert notices(events, "main/eve")[-1] == "leaves: it has no model"
+
+
+def test_a_task_whose_conversation_the_api_refuses_fails_by_that(lead, stand_in):
+    stand_in.inject("400*2")
+    lead.graph.create("say x")
+    [start(lead, name).thread.join(10) for name in ("ann", "bob")]
+    assert lead.graph.load()["t1"]["status"] == "failed"
 
 
 def test_a_lease_is_renewed_while_its_worker_works(lead, workspace):
-    lead.lease = 0.2
     lead.graph.create("bash while [ ! -e go ]; do sleep 0.01; done ;; say mine")
-    start(lead)
+    start(lead, lease=0.2)
     first = until(lambda: lease_of(lead.graph.load().get("t1", task("t1"))))
     until(lambda: lead.graph.load()["t1"]["lease"]["until"] > first["until"] + 0.2)
     assert lead.graph.claim("thief")[0] is None
@@ -439,9 +459,9 @@ def test_a_name_that_lives_or_is_none_is_refused_and_a_stopped_one_is_free(lead)
     worker = start(lead, worker=Worker)
     for name in ("ann", "Ann!", LEAD):
         with pytest.raises(core.ToolError):
-            lead.hire(name)
+            lead.hire(name, ANY)
     worker.leave(), worker.thread.join(5)
-    lead.hire("ann").leave()
+    lead.hire("ann", ANY).leave()
 
 
 def test_a_worker_that_is_stopped_in_its_work_puts_the_task_down_and_nothing_failed(lead, workspace):
