@@ -23,7 +23,7 @@ Cost    The plan is sent once more with each change, the open steps with each re
 Try     todo_write ["read it", "change it"] ;; todo_update 1 :: done ;; bash date ;; bash id ;; bash pwd
         Then /todo. Then leave and start again.
 Look for the reminder behind the third command: it names the step that is still open.
-Builds on s01_agent_loop.py
+Builds on s01_agent_loop.py, s02_tool_use.py (for the demonstration)
 """
 
 import json

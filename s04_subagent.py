@@ -24,7 +24,7 @@ Cost    The subagent pays for its own system prompt, tools and turns, and starts
 Try     spawn_subagent {"prompt": "glob *.py ;; read core.py ;; say core.py is the foundation."}
         Then /context: the file is not in it.
 Look for the indented calls, and the line that says how much stayed outside.
-Builds on s01_agent_loop.py
+Builds on s01_agent_loop.py, s02_tool_use.py (for the demonstration)
 """
 
 import itertools

@@ -312,7 +312,7 @@ def show_skills(agent: Skilled, messages: list[dict], argument: str) -> str:
     agent.refresh_skills()
     lines = [f"{agent.shown(skill.folder)}\n{textwrap.indent(textwrap.fill(skill.description, 72), '    ')}"
              for skill in agent.skills.values()]
-    return "\n".join([*(lines or ["no skills"]), *(f"! {problem}" for problem in agent.skill_problems)])
+    return "\n".join([*(lines or ["there are no skills"]), *(f"! {problem}" for problem in agent.skill_problems)])
 
 
 def pasted(workspace: core.Workspace, **options) -> Agent:

@@ -25,7 +25,7 @@ Try     bash_background sleep 5; echo ready; exit 3 :: my job ;; say Go on typin
         Wait at the prompt until it has ended, then type: say What happened? And: /jobs
 Look for the line that appears above the prompt with the true exit code, and the permission
         question: it is the one for bash, and the rules for bash decide.
-Builds on s01_agent_loop.py, s02_tool_use.py
+Builds on s01_agent_loop.py, s02_tool_use.py (for the demonstration)
 """
 
 import contextlib
@@ -43,10 +43,10 @@ from s01_agent_loop import Agent
 
 LOG_LIMIT = 10_000_000  # bytes of one log file: a job may print for days
 CAPPED = b"\n[the log is full and ends here; background_output has the newest lines]\n"
-RUNNING = 20  # jobs at once; more would only share the same processors
+MOST = 20  # jobs at once; more would only share the same processors
 LAST_LINES, LAST_CHARACTERS = 15, 2_000  # of the output, in a notice
-WAIT_SECONDS = 3_600  # for which one-shot mode waits while no job ends: some jobs are servers
-SLICE = 0.2  # seconds of one wait; on Windows Ctrl-C cannot strike within
+PATIENCE = 3_600  # for which one-shot mode waits while no job ends: some jobs are servers
+POLL = 0.2  # seconds of one wait; on Windows Ctrl-C cannot strike within
 STOP_SECONDS = 2  # after which a job that does not end is reported
 SYSTEM = """
 Commands that may take more than a few seconds go to bash_background. Go on with other work, but not on files that
@@ -176,8 +176,8 @@ class Jobs(dict[str, Job]):
 
     def start(self, command: str, label: str = "") -> Job:
         """Starts a command and returns at once. If it cannot be started, that is how the job ends."""
-        if len(running(self)) >= RUNNING:
-            raise core.ToolError(f"{RUNNING} jobs are running; wait until one ends, or stop one")
+        if len(running(self)) >= MOST:
+            raise core.ToolError(f"{MOST} jobs are running; wait until one ends, or stop one")
         job = Job(self.new_log(command), one_line(label), command, core.Shell(command, self.root))
         job.shell.output = LoggedOutput(self.folder / f"{job.id}.log")
         self[job.id] = job  # before it starts: Ctrl-C may strike here
@@ -249,10 +249,10 @@ class Background(Agent):
             return True
         if wait and (left := running(self.jobs)):
             names = ", ".join(f"{job.id} ({job.label or one_line(job.command, 40)})" for job in left)
-            core.emit("notice", agent=self.name, text=f"waiting for {names}, at most {WAIT_SECONDS // 60} minutes")
-        deadline = time.monotonic() + WAIT_SECONDS * wait
+            core.emit("notice", agent=self.name, text=f"waiting for {names}, at most {PATIENCE // 60} minutes")
+        deadline = time.monotonic() + PATIENCE * wait
         while running(self.jobs) and not to_tell(self.jobs) and time.monotonic() < deadline:
-            self.jobs.changed.wait(SLICE)
+            self.jobs.changed.wait(POLL)
             self.jobs.changed.clear()
         return bool(to_tell(self.jobs))
 

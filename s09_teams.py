@@ -4,8 +4,9 @@ Pain    One agent that explores, changes and tests has all of it in one conversa
         turn sends all of it again: `python s09_teams.py --demo` shows the figure. A subagent
         (s04) keeps its work outside, but is gone with its answer: the next question about the
         same files starts from nothing, and nobody can be told anything while it works.
-Idea    Give every member a thread, a conversation that stays, and an inbox: a file with a line
-        of JSON for each message. Mail is the only way to reach a member, for its first task too.
+Idea    A team is a lead and its teammates; each is a member, and has an inbox: a file with a line
+        of JSON for each message. A teammate has a thread and a conversation that stays, and mail is
+        the only way to reach it, for its first task too.
 
                      .agent/team/inbox/writer.jsonl
             send ──► {"id": "5f1c...", "from": "tester", "content": "line 4 fails", ...}
@@ -22,7 +23,7 @@ Idea    Give every member a thread, a conversation that stays, and an inbox: a f
 Change  request: new mail goes into the conversation before the model sees it. has_news: mail for
         the lead makes it run again. Tools: spawn_teammate, list_teammates, broadcast (lead);
         send_message, read_inbox (everyone).
-Cost    Every member pays for its own system prompt, tools and turns, and what one has learned
+Cost    Every teammate pays for its own system prompt, tools and turns, and what one has learned
         the others know only from its words. They share the files: give each its own. One lead
         for a folder: a second program there would read the same inbox.
 Try     spawn_teammate {"name": "ann", "role": "explorer", "prompt": "glob *.py ;; say Seen."} ;; read_inbox
@@ -53,7 +54,7 @@ OURS = re.compile(r"<(?=[/\s]*(message|inbox|steps|notification|(system-)?remind
 NAME = r"(?!(all|main|user)$)[a-z][a-z0-9-]{0,31}"  # lower case: on some file systems Ann and ann are one file
 # seconds: between looks for mail from other processes (within this one a condition wakes); until the lead waits no
 # longer for a team at work; and for threads when the program ends (a model call may take longer)
-POLL, PATIENCE, STOP_WAIT = 0.2, 300, 1.5
+POLL, PATIENCE, STOP_SECONDS = 0.2, 300, 1.5
 ROLES = {
     "explorer": "You find things out and change nothing. Read only what matters; answer with files and lines.",
     "writer": "You change files as you are told, no more. Read before, look at it after, name what you changed."}
@@ -65,9 +66,9 @@ what came of the work, go to the lead by themselves; then you rest until mail co
 
 
 def check_name(name: str) -> str:
-    """The name, if it may be one of a member; else ToolError. It is also part of a file's name."""
+    """The name, if it may be one of a teammate; else ToolError. It is also part of a file's name."""
     if not re.fullmatch(NAME, name):
-        raise core.ToolError(f"{name!r} can be no member: a name is a to z, then a to z, 0 to 9 or -, all lower case")
+        raise core.ToolError(f"{name!r} can be no teammate: a name is a to z, then a to z, 0 to 9 or -, all lower case")
     return name
 
 
@@ -153,15 +154,15 @@ class Mailbox:
 
 
 class Team:
-    """The members in config.json, and their mail. A living member holds a lock, which frees its name when
-    its process ends, however it ends: whatever the file says of it then, it has stopped.
+    """The teammates, in config.json, and the mail of all members. A living teammate holds a lock, which frees
+    its name when its process ends, however it ends: whatever the file says of it then, it has stopped.
     """
 
     def __init__(self, folder: Path):
         self.folder, self.config, self.mailbox = Path(folder), Path(folder) / "config.json", Mailbox(Path(folder) / "inbox")
 
     def members(self, news: dict | None = None) -> dict[str, dict]:
-        """All members there ever were as {name, role, status}, by name; `news` of one is stored before."""
+        """All teammates there ever were as {name, role, status}, by name; `news` of one is stored before."""
         if not self.folder.is_dir():  # there is no team, or none any more, as after a demonstration
             return {}
         with core.locked(self.config):
@@ -175,11 +176,11 @@ class Team:
         return members
 
     def living(self) -> list[str]:
-        """The names of the members that read their mail."""
+        """The names of the teammates that read their mail."""
         return [name for name, member in self.members().items() if member["status"] != "stopped"]
 
     def join(self, name: str, role: str) -> contextlib.ExitStack:
-        """Makes somebody a member, with an empty inbox; closing the result frees the name again."""
+        """Makes somebody a teammate, with an empty inbox; closing the result frees the name again."""
         if name in (LEAD, *self.living()):
             raise core.ToolError(f"the name {name} is taken; choose another, or write to it")
         presence = contextlib.ExitStack()
@@ -228,7 +229,7 @@ class Corresponding(Agent):
         return super().request(messages)
 
     def send_message(self, to: str, content: str, type: Literal[*TYPES] = "message") -> str:
-        """Write to one member of the team, or to "lead". It reads this before its next step.
+        """Write to one teammate, or to "lead". It reads this before its next step.
 
         It knows nothing of your conversation: name the files, the facts and what you want. Names
         are lower case. Leave type out for ordinary mail.
@@ -248,7 +249,7 @@ class Corresponding(Agent):
 
 
 class Teammate(Corresponding):
-    """A member in a thread of its own: rests, wakes on mail, works, reports to the lead, rests."""
+    """A member with a thread of its own: rests, wakes on mail, works, reports to the lead, rests."""
 
     def __init__(self, workspace: core.Workspace, role: str, presence: contextlib.ExitStack, **options):
         super().__init__(workspace, **options)
@@ -257,7 +258,7 @@ class Teammate(Corresponding):
         self.thread = threading.Thread(target=self.live, daemon=True, name=self.name)
 
     def live(self) -> None:
-        """What the thread does. An API failure is reported; anything else ends the member, and is reported too."""
+        """What the thread does. An API failure is reported; anything else ends the thread, and is reported too."""
         try:
             while self.rest():
                 self.report = self.work()
@@ -269,7 +270,7 @@ class Teammate(Corresponding):
             self.leave()
 
     def rest(self) -> bool:
-        """Reports and waits for mail, which may have come before; False when the member was stopped instead."""
+        """Reports and waits for mail, which may have come before; False when it was stopped instead."""
         with self.team.mailbox.news:  # held from the look at the inbox until the wait: nothing can come in between
             if self.report and self.state != "stopped":
                 self.team.mailbox.send(self.member, LEAD, self.report)
@@ -289,13 +290,13 @@ class Teammate(Corresponding):
         return "" if self.sent == (LEAD, text) else text  # the model may have sent the same by itself
 
     def ask_model(self, messages: list[dict]) -> dict:
-        """The next model call, unless the member was stopped."""
+        """The next model call, unless the teammate was stopped."""
         if self.state == "stopped":
             raise InterruptedError("stopped")
         return super().ask_model(messages)
 
     def enter(self, state: str) -> None:
-        """Changes the state, here and in config.json; a stopped member stays stopped."""
+        """Changes the state, here and in config.json; a stopped teammate stays stopped."""
         with self.team.mailbox.news:
             if state != self.state != "stopped":
                 self.state = state
@@ -303,7 +304,7 @@ class Teammate(Corresponding):
                 self.team.mailbox.news.notify_all()
 
     def leave(self) -> None:
-        """Stops the member and frees its name. A call it is in goes on alone, and is its last."""
+        """Stops the teammate and frees its name. A call it is in goes on alone, and is its last."""
         self.permissions = core.Permissions(deny=["*"])
         self.enter("stopped")
         self.presence.close()
@@ -377,33 +378,33 @@ class Leading(Corresponding):
 
         Only under `news`: between two looks one may wake and take its mail.
         """
-        return [name for name, mate in self.teammates.items() if mate.state == "working"
-                or mate.state == "idle" and self.team.mailbox.receive(name)]
+        return [name for name, teammate in self.teammates.items() if teammate.state == "working"
+                or teammate.state == "idle" and self.team.mailbox.receive(name)]
 
     def dismiss(self) -> None:
         """Stops all teammates and waits for their threads, but not long: they end with the program anyway."""
-        deadline = time.monotonic() + STOP_WAIT
-        for mate in self.teammates.values():
-            mate.leave()
-        for mate in self.teammates.values():
-            mate.thread.join(max(0, deadline - time.monotonic()))
+        deadline = time.monotonic() + STOP_SECONDS
+        for teammate in self.teammates.values():
+            teammate.leave()
+        for teammate in self.teammates.values():
+            teammate.thread.join(max(0, deadline - time.monotonic()))
 
 
 def show_team(agent: Leading, messages: list[dict], argument: str):
-    """the members: role, state, unread mail, size of the conversation in tokens"""
+    """the teammates: role, state, unread mail, size of the conversation in tokens"""
     from rich.table import Table
 
-    table = Table("member", "role", "state", "mail", "tokens", box=None, padding=(0, 2, 0, 0))
+    table = Table("teammate", "role", "state", "mail", "tokens", box=None, padding=(0, 2, 0, 0))
     for name, member in agent.team.members().items():
         size = short(core.estimate_tokens(agent.teammates[name].messages)) if name in agent.teammates else ""
         table.add_row(name, member["role"], member["status"], str(len(agent.team.mailbox.receive(name))), size)
-    return table
+    return table if table.row_count else "there are no teammates"
 
 
 def show_inbox(agent: Leading, messages: list[dict], argument: str) -> str:
     """the lead's unread mail, or another member's: /inbox NAME; looking does not consume it"""
     mail = agent.team.mailbox.receive(argument or LEAD)
-    return "\n".join(f"{m['time']}  {m['from']} ({m['type']}): {m['content']}" for m in mail) or "no mail is waiting"
+    return "\n".join(f"{m['time']}  {m['from']} ({m['type']}): {m['content']}" for m in mail) or "there is no mail"
 
 
 CODE = {f"{name}.py": f"def {name}(value): return value\n" * 150 for name in ("mails", "orders", "prices", "stock")}
@@ -421,7 +422,7 @@ SPAWN = " ;; read_inbox ;; ".join(f"spawn_teammate {json.dumps({'name': n, 'role
 
 def figures(agent: Agent, messages: list[dict]) -> str:
     """The sizes of the conversations: the one that is shown, and all together."""
-    histories = [messages, *(mate.messages for mate in getattr(agent, "teammates", {}).values())]
+    histories = [messages, *(teammate.messages for teammate in getattr(agent, "teammates", {}).values())]
     own, total = map(core.estimate_tokens, (messages, histories))
     return f"tokens in this conversation: {short(own)}   in all {len(histories)} together: {short(total)}"
 

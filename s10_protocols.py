@@ -1,8 +1,8 @@
 """s10 · protocols: who may send when, and how every request ends
 
-Pain    Mail alone (s09) knows no questions. Two members ask each other, both rest until the answer
+Pain    Mail alone (s09) knows no questions. Two teammates ask each other, both rest until the answer
         comes, and neither will give one: no error, no deadline, nobody to blame. And "please
-        plan first" is a wish: a member that writes at once has broken nothing.
+        plan first" is a wish: one that writes at once has broken nothing.
         `python s10_protocols.py --demo` shows both.
 Idea    A state for each agent, one table of what may follow what, and an id and a deadline for
         each request. Then the questions have answers: who waits for whom, is this reply the
@@ -19,8 +19,8 @@ Idea    A state for each agent, one table of what may follow what, and an id and
         walking it before the request is made.
         The machine is a plain object: no thread, no model, no clock (time is passed in). So it
         can be tried out in all orders of events; the mailbox carries what it allows.
-Change  Tools: request, respond (everyone); submit_plan (members); review_plan, shutdown_teammate
-        (lead). permissions: a member's gate denies what changes anything until its plan is
+Change  Tools: request, respond (everyone); submit_plan (teammates); review_plan, shutdown_teammate
+        (lead). permissions: a teammate's gate denies what changes anything until its plan is
         approved. That is a rule in the harness, not a sentence in a prompt.
 Cost    A request blocks its sender: it reads no other mail until the end or the deadline. A plan
         costs a round of both agents. Who may never answer must be stopped by someone.
@@ -46,9 +46,9 @@ from s09_teams import LEAD, POLL, Corresponding, Leading, Team, Teammate, show_i
 ASK_SECONDS, LONGEST = 120, 600  # how long a question waits: if nothing is said, and at most
 PLAN_SECONDS = 3600  # for a review; a person may be asked
 PLAN, SHUTDOWN = "plan_approval_request", "shutdown_request"
-# what a member may do before its plan is approved, beside what only reads
+# what a teammate may do before its plan is approved, beside what only reads
 TALKING = ("send_message", "read_inbox", "request", "respond", "submit_plan")
-MEMBER = """
+PLAN_FIRST = """
 Before you change anything, submit_plan: until the lead approves it, every tool that could change something is
 refused. Mail with a request_id wants an answer by respond, with that id; with refuse=true you decline."""
 
@@ -253,7 +253,7 @@ class Negotiating(Corresponding):
         self.grant(replace(core.Tool.of(self.ask), name="request"), core.Tool.of(self.respond))
 
     def ask(self, to: str, question: str, timeout: float = ASK_SECONDS) -> str:
-        """Ask a member of the team, or "lead", and wait for the answer, which is this call's result.
+        """Ask a teammate, or "lead", and wait for the answer, which is this call's result.
 
         Use it when you cannot go on without the answer; if you can, use send_message. It knows
         nothing of your conversation. timeout: seconds you will wait, at most 600. A request that
@@ -275,7 +275,7 @@ class Negotiating(Corresponding):
 
 
 class PlanGate(core.Permissions):
-    """Permissions of a member: what could change anything is denied until its plan is approved."""
+    """Permissions of a teammate: what could change anything is denied until its plan is approved."""
 
     def __init__(self, inner: core.Permissions):
         super().__init__(**{field.name: getattr(inner, field.name) for field in fields(core.Permissions)})
@@ -292,13 +292,13 @@ class PlanGate(core.Permissions):
         return self.inner.decide(tool, given)
 
 
-class Member(Negotiating, Teammate):
+class PlanningTeammate(Negotiating, Teammate):
     """A teammate that plans before it changes anything, and may be asked to stop."""
 
     def __init__(self, workspace: core.Workspace, permissions: core.Permissions, **options):
         self.gate = PlanGate(permissions)
         super().__init__(workspace, permissions=self.gate, **options)
-        self.system += MEMBER
+        self.system += PLAN_FIRST
         self.exchange.present.append(self.member)
         self.grant(core.Tool.of(self.submit_plan))
 
@@ -326,7 +326,7 @@ class Member(Negotiating, Teammate):
             super().enter(state)
 
     def leave(self) -> None:
-        """Stops the member; who waits for it is told."""
+        """Stops the teammate; who waits for it is told."""
         with self.exchange.news:
             if self.state != "stopped":  # else the name may be another's by now
                 self.exchange.present.remove(self.member)
@@ -335,23 +335,23 @@ class Member(Negotiating, Teammate):
 
 
 class Chairing(Negotiating, Leading):
-    """A lead that reviews plans and asks members to stop."""
+    """A lead that reviews plans and asks teammates to stop."""
 
     shutdown_seconds = 30  # for the answer to a shutdown request, and again for the end of the work
 
     def __init__(self, workspace: core.Workspace, **options):
         super().__init__(workspace, **options)
-        self.teammate = functools.partial(Member, exchange=self.exchange)
+        self.teammate = functools.partial(PlanningTeammate, exchange=self.exchange)
         self.grant(core.Tool.of(self.review_plan), core.Tool.of(self.shutdown_teammate))
 
     def review_plan(self, request_id: str, approve: bool, feedback: str = "") -> str:
         """Approve or reject the plan that came as a plan_approval_request.
 
-        Approval lets the member change things and wakes it. A rejection needs feedback: what must
+        Approval lets the teammate change things and wakes it. A rejection needs feedback: what must
         be different.
         """
         if not (approve or feedback.strip()):
-            raise core.ToolError("review_plan: a rejection needs feedback, or the member cannot do better")
+            raise core.ToolError("review_plan: a rejection needs feedback, or the teammate cannot do better")
         with self.exchange.news:
             request = self.exchange.answer(request_id, self.member, feedback, refuse=not approve, review=True)
             self.teammates[request.sender].gate.approved = approve
@@ -370,12 +370,12 @@ class Chairing(Negotiating, Leading):
             self.member, name, SHUTDOWN, reason or "Please stop, or say what is still open.", self.shutdown_seconds))
         if request.outcome == "refused":
             return f"{name} refuses to stop: {request.answer}"
-        mate, deadline = self.teammates[name], time.monotonic() + self.shutdown_seconds
+        teammate, deadline = self.teammates[name], time.monotonic() + self.shutdown_seconds
         with self.exchange.news:
-            while request.outcome == "answered" and mate.state == "working" and time.monotonic() < deadline:
+            while request.outcome == "answered" and teammate.state == "working" and time.monotonic() < deadline:
                 self.exchange.news.wait(POLL)
-        late = " (in the middle of its work)" if mate.state == "working" else ""
-        mate.leave()
+        late = " (in the middle of its work)" if teammate.state == "working" else ""
+        teammate.leave()
         return f"{name} has stopped{late}; the request was {request.outcome}: {request.answer}"
 
 
@@ -386,7 +386,7 @@ def show_protocol(agent: Chairing, messages: list[dict], argument: str) -> str:
              if argument in ("", name)]
     lines += [f"open: {one.id} {one.sender} -> {one.to} ({one.kind})" for one in protocol.requests.values()
               if not one.outcome]
-    return "\n".join(lines) or "nobody has asked anybody anything"
+    return "\n".join(lines) or "there are no requests"
 
 
 def call(tool: str, **given) -> str:
@@ -396,7 +396,7 @@ def call(tool: str, **given) -> str:
 
 def states(agent: Leading, messages: list[dict]) -> str:
     """How the members are, as one line; then they are dismissed."""
-    lines = [f"{name} is {mate.state}" for name, mate in agent.teammates.items()]
+    lines = [f"{name} is {teammate.state}" for name, teammate in agent.teammates.items()]
     agent.dismiss()
     return f"{', '.join(lines)}: no error, no deadline, no answer"
 

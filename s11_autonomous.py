@@ -8,14 +8,16 @@ Idea    Let the free worker come to the board. To claim is one locked step, "loo
 
                       claim                 finish, if the claim still holds
             pending ─────────► in_progress ──────────────────────────────────► done
-               ▲                │  ▲    │ a reason: given up, not finished, no model,
-               │   the first    │  └────┘ the lease has run out    └ renew: a heartbeat
-               └────────────────┤
+               ▲                │  ▲    │
+               │   the first    │  └────┘ renew: a heartbeat
+               └─── reason ─────┤
                                 └────────────────────────────────────────────► failed
-                    the second
+                    the second reason: given up, not finished, the lease has run out
+
         Nobody watches the workers: whoever looks next finds the lease that has run out. The reason
         goes with the task to the next worker, which is never the one that has just failed; the
-        second ends it, so that a task that nobody can do does not keep all of them busy.
+        second ends it, so that a task that nobody can do does not keep all of them busy. A worker
+        whose model cannot be asked puts its task back, which is no reason against it, and leaves.
 Change  A worker is a teammate (s09) with two steps of its own: rest, which waits for a task it can
         claim, and work, which does it in a fresh conversation. Who it is stands in its system
         prompt, so no compaction takes it away. The lead: request tells it what has ended, has_news
@@ -25,7 +27,7 @@ Cost    What a worker has learned the next one knows only from the result. Exact
         again. Leases are told by the clock: after a suspend of the machine they have run out.
         Each worker costs what an agent costs; an idle one reads files, and never asks the model.
 Try     task_create bash sleep 9 ++ task_create bash sleep 8 ++ set_workers 2 ;; say They are at work.
-        Then: /board and /workers 1, and in another terminal: python s11_autonomous.py --join ann
+        Then: /board, /workers 1, and in another terminal: python s11_autonomous.py --join ann
 Look for the owner and the seconds of a lease on the board. End a worker process with kill -9: its
         task comes back with a note, and another one takes it.
 Builds on s07_task_graph.py, s09_teams.py
@@ -363,10 +365,10 @@ class Working(Leading, TaskKeeping):
         "explorer" has tools that only read. Who is to stop finishes its task first. Each costs as
         much as you do: use no more than there are tasks that can be done at the same time.
         """
-        mates = [m for m in self.teammates.values() if (m.role, m.leaving) == (role, "") and m.state != "stopped"]
-        for mate in sorted(mates, key=lambda mate: mate.state == "idle")[max(count, 0):]:  # the idle ones go first
-            mate.leaving = "one worker less"
-        for _ in range(min(count, MOST) - len(mates)):
+        workers = [w for w in self.teammates.values() if (w.role, w.leaving) == (role, "") and w.state != "stopped"]
+        for worker in sorted(workers, key=lambda worker: worker.state == "idle")[max(count, 0):]:  # the idle ones go first
+            worker.leaving = "one worker less"
+        for _ in range(min(count, MOST) - len(workers)):
             taken = {*self.teammates, *self.team.living()}  # no name twice: who failed before is somebody else
             name = next(new for number in range(1, 1_000) if (new := f"worker-{number}") not in taken)
             self.teammates[name] = self.hire(name, role)
@@ -412,7 +414,7 @@ def show_board(agent: Working, messages: list[dict], argument: str):
         left = f"{lease['until'] - now:.0f} s" if (lease := lease_of(task)) else ""
         shown = [state(task, tasks), task["owner"], left, ", ".join(task["depends_on"]), task["description"]]
         table.add_row(name_tasks([task["id"]], tasks), *shown, style=STYLES[state(task, tasks)])
-    return table
+    return table if tasks else "there are no tasks"
 
 
 CREATE = " ++ ".join(f"task_create bash sleep 0.3 :: [] :: medium :: part-{number}" for number in range(1, 10))

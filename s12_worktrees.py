@@ -24,7 +24,7 @@ Try     In a git repository with a commit:
         run_in_worktrees {"tasks": ["write a.txt :: one", "write a.txt :: two"]} ;; worktree_list
 Look for the line that begins with Overlap; and your own tree, in which nothing has changed. The
         branches are ordinary ones: git log --all --graph
-Builds on s01_agent_loop.py, s04_subagent.py, s07_task_graph.py; git 2.38 or newer
+Builds on s01_agent_loop.py, s07_task_graph.py, s04_subagent.py (for the demonstration); git 2.38 or newer
 """
 
 import collections
@@ -250,7 +250,7 @@ class Repository:
         if is_own(name, branch) and (discard or not commits):
             git(self.tree, "update-ref", "-d", f"refs/heads/{branch}", tip)
             return f"removed {path} and its branch {branch}, which was at {tip}"
-        stays = f"; {branch} stays: {commits} commits are nowhere else (git branch -D {branch} deletes them)"
+        stays = f"; {branch} stays, for commits that are nowhere else: {commits} (git branch -D {branch} deletes them)"
         return f"removed {path}, which was at {tip}{stays * bool(branch)}"
 
 

@@ -203,7 +203,7 @@ def test_the_prompt_holds_names_and_descriptions_but_no_body(workspace, stand_in
 def test_without_skills_the_prompt_is_that_of_the_agent_below(workspace):
     agent = Skilled(workspace)
     assert agent.request([])["system"] == super(Skilled, agent).request([])["system"]
-    assert call(agent, "list_skills")["content"] == "(none)" and show_skills(agent, [], "") == "no skills"
+    assert call(agent, "list_skills")["content"] == "(none)" and show_skills(agent, [], "") == "there are no skills"
 
 
 def test_of_very_many_skills_the_list_names_each_one_and_is_not_clipped(workspace):

@@ -16,7 +16,7 @@ import core
 import s08_background
 from program import Program
 from s01_agent_loop import Agent
-from s08_background import (LOG_LIMIT, RUNNING, Background, Job, Jobs, describe, ending, last_lines, notification,
+from s08_background import (LOG_LIMIT, MOST, Background, Job, Jobs, describe, ending, last_lines, notification,
                             running, show_jobs, status_of, to_tell)
 from talk import SLEEPER, needs_posix, outputs, played, processes, until
 
@@ -169,7 +169,7 @@ def test_two_programs_in_one_folder_never_share_a_log(workspace):
 
 
 def test_too_many_jobs_at_once_are_refused_with_the_next_step(jobs):
-    for number in range(RUNNING):
+    for number in range(MOST):
         jobs[str(number)] = Job(str(number), "", "", shell=core.Shell("", jobs.root))
     with pytest.raises(core.ToolError, match="stop one"):
         jobs.start("true")

@@ -236,7 +236,7 @@ def test_a_damaged_config_is_set_aside_and_named(tmp_path, events, damage):
 
 def test_looking_at_no_team_makes_no_folder(lead):
     assert lead.list_teammates() == "there are no teammates" and lead.broadcast("x") == "there are no teammates"
-    assert show_inbox(lead, [], "") == "no mail is waiting"
+    assert show_inbox(lead, [], "") == "there is no mail"
     assert not (lead.workspace.root / ".agent").exists()
 
 
@@ -567,7 +567,7 @@ def test_team_and_inbox_show_and_consume_nothing(lead):
     with contextlib.closing(console.file):
         console.print(show_team(lead, [], ""))
     heading, row = console.export_text().splitlines()
-    assert heading.split() == ["member", "role", "state", "mail", "tokens"]
+    assert heading.split() == ["teammate", "role", "state", "mail", "tokens"]
     assert row.split()[:4] == ["ann", "explorer", "idle", "0"] and int(row.split()[4]) > 0
     with pytest.raises(core.ToolError):
         show_inbox(lead, [], "../x")

@@ -22,7 +22,7 @@ from s10_protocols import (
     AgentState,
     Chairing,
     Exchange,
-    Member,
+    PlanningTeammate,
     PlanGate,
     Protocol,
     ProtocolError,
@@ -491,7 +491,7 @@ def test_who_has_which_tools(lead):
     ann = spawn(lead, "ann")
     assert list(ann.tools) == [*core.BASE_TOOLS, "send_message", "read_inbox", "request", "respond", "submit_plan"]
     assert {"request", "respond", "review_plan", "shutdown_teammate", "spawn_teammate"} <= lead.tools.keys()
-    assert "submit_plan" not in lead.tools and isinstance(ann, Member)
+    assert "submit_plan" not in lead.tools and isinstance(ann, PlanningTeammate)
     fields = {name: list(lead.tools[name].input_schema["properties"]) for name in ("request", "review_plan", "respond")}
     assert fields == {"request": ["to", "question", "timeout"], "review_plan": ["request_id", "approve", "feedback"],
                       "respond": ["request_id", "content", "refuse"]}
