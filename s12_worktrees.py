@@ -48,19 +48,23 @@ from s04_subagent import Spawning
 from s07_task_graph import TaskGraph, resolve
 
 PARALLEL = 4  # agents at once: more would wait for the API's rate limit, and each may ask you something
-PLAIN = r"(?!(con|prn|aux|nul|(com|lpt)\d|head|create)$)[a-z0-9][a-z0-9_-]{0,39}"  # a name good for folder and branch
-CACHES = r"!! (.*/)?(__pycache__|\.(pytest|ruff|mypy)_cache)/"  # ignored files that nobody misses, in git status
-LOCK_TRIES, LOCK_PAUSE = 50, 0.1  # seconds: another git process holds index.lock for a moment
-GIT_SECONDS = 300  # a checkout of a large repository takes its time
-STOP_SECONDS = 1.5  # for agents to end after Ctrl-C; one that waits for the API ends later, without acting
+# a name that is good for a folder and a branch
+PLAIN = r"(?!(con|prn|aux|nul|(com|lpt)\d|head|create)$)[a-z0-9][a-z0-9_-]{0,39}"
+# ignored files that nobody misses, in git status
+CACHES = r"!! (.*/)?(__pycache__|\.(pytest|ruff|mypy)_cache)/"
+# tries while another git process holds index.lock for a moment; seconds: between two of them; for a git command (a
+# large checkout takes its time); for agents to end after Ctrl-C (one that waits for the API ends later, without acting)
+LOCK_TRIES, LOCK_PAUSE, GIT_SECONDS, STOP_SECONDS = 50, 0.1, 300, 1.5
 # no hooks, no signatures, nothing in the background: git must neither wait for a person nor outlive us
-SETTINGS = "-c core.quotepath=off -c core.hooksPath=/dev/null -c core.fsmonitor=false -c gc.auto=0 -c commit.gpgSign=0".split()
+SETTINGS = ("-c core.quotepath=off -c core.hooksPath=/dev/null -c core.fsmonitor=false -c gc.auto=0 "
+            "-c commit.gpgSign=0").split()
 NEUTRAL = {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_EDITOR": "true"}
-DROPPED = r"ANTHROPIC_|GIT_(?!AUTHOR_|COMMITTER_|CONFIG_|SSH|EXEC)"  # GIT_DIR and others name another repository
-NOBODY = {"user.name": "agent", "user.email": "agent@localhost"}  # a commit needs an author, configured or not
-SYSTEM = """You are a coding agent with one task. Your workspace is the folder {root}, a git worktree on a branch of its
-own; agents with other tasks have others. Act through your tools, test what you did, and do not switch branches, merge
-or push: your changes are committed for you. Say at last what you changed, how the tests went, what is not done."""
+# of the environment: GIT_DIR and others name another repository
+DROPPED = r"ANTHROPIC_|GIT_(?!AUTHOR_|COMMITTER_|CONFIG_|SSH|EXEC)"
+NOBODY = {"user.name": "agent", "user.email": "agent@localhost"}  # the author where none is configured
+SYSTEM = """You are a coding agent with one task. Your workspace is the folder {root}, a git worktree on a branch
+of its own; other agents have others. Act through your tools, test what you did, do not switch branches, merge or
+push: your changes are committed for you. Say at last what you changed, how the tests went, what is not done."""
 GONE = "not run: this worktree was removed. Work nowhere else; end, and say so"
 STOPPED = "it was stopped by the user"
 
@@ -106,16 +110,19 @@ def free_branch(name: str, branches: list[str]) -> str:
 
 def parse_worktrees(output: str, home: Path) -> list[Worktree]:
     """The worktrees in a folder, from `git worktree list --porcelain -z`."""
-    items = [dict(line.partition(" ")[::2] for line in item.split("\0")) for item in output.split("\0\0") if item]
+    items = [dict(line.partition(" ")[::2] for line in one.split("\0")) for one in output.split("\0\0") if one]
     return [Worktree(path.name, path, item.get("branch", "").removeprefix("refs/heads/"), item["HEAD"])
             for item in items if (path := Path(item["worktree"])).parent == home and item["HEAD"].strip("0")]
 
 
 def uncommitted(status: str) -> str:
-    """How much `git status --porcelain -z --no-renames` lists: `1 changed, 0 untracked, 2 ignored files`; or nothing."""
+    """How much `git status --porcelain -z --no-renames` lists, as `1 changed, 0 untracked, 2 ignored files`.
+
+    Empty when it lists nothing.
+    """
     codes = [line[:2] for line in status.split("\0") if line and not re.match(CACHES, line)]
-    untracked, ignored = codes.count("??"), codes.count("!!")
-    return f"{len(codes) - untracked - ignored} changed, {untracked} untracked, {ignored} ignored files" if codes else ""
+    new, ignored = codes.count("??"), codes.count("!!")
+    return f"{len(codes) - new - ignored} changed, {new} untracked, {ignored} ignored files" if codes else ""
 
 
 def place(file: str, text: str) -> str:
@@ -128,7 +135,7 @@ def place(file: str, text: str) -> str:
 
 
 def git(tree: Path, *arguments: str, codes: tuple | None = (0,), look_up: bool = False) -> str:
-    """The output of a git command in a working tree; ToolError for an exit code not in `codes` (None: any will do).
+    """The output of a git command in a working tree; ToolError for an exit code not in `codes` (None: any).
 
     It runs in a thread and a session of its own, so that Ctrl-C never leaves it half done, and
     waits for another git process's lock, but not for ever.
@@ -139,8 +146,8 @@ def git(tree: Path, *arguments: str, codes: tuple | None = (0,), look_up: bool =
     for _ in range(LOCK_TRIES):
         with ThreadPoolExecutor(1) as shield:
             done = shield.submit(
-                subprocess.run, ["git", *SETTINGS, *where, *arguments], cwd=tree, env=environment, timeout=GIT_SECONDS,
-                stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True).result()
+                subprocess.run, ["git", *SETTINGS, *where, *arguments], cwd=tree, env=environment,
+                stdin=subprocess.DEVNULL, capture_output=True, start_new_session=True, timeout=GIT_SECONDS).result()
         if not (done.returncode and re.search(rb"\block\b.*File exists", done.stderr)):
             break
         time.sleep(LOCK_PAUSE)
@@ -152,42 +159,43 @@ def git(tree: Path, *arguments: str, codes: tuple | None = (0,), look_up: bool =
 
 def commit(tree: Path, *arguments: str) -> str:
     """A git command that makes a commit, with an author even where none is configured."""
-    unset = [f"{key}={value}" for key, value in NOBODY.items() if not git(tree, "config", key, codes=None).strip()]
+    unset = [f"{key}={who}" for key, who in NOBODY.items() if not git(tree, "config", key, codes=None).strip()]
     return git(tree, *(word for setting in unset for word in ("-c", setting)), *arguments)
 
 
 class Repository:
-    """The git repository that a folder lies in, and the worktrees of tasks in `.agent/worktrees` of that folder."""
+    """The git repository that a folder lies in, and the worktrees of tasks in .agent/worktrees of that folder."""
 
     def __init__(self, folder: Path):
         self.tree = Path(git(folder, "rev-parse", "--show-toplevel", "HEAD^0", look_up=True).rsplit("\n", 2)[0])
         self.home = (folder / ".agent" / "worktrees").resolve()
 
     def worktrees(self) -> list[Worktree]:
-        """Those of tasks. A folder deleted by hand is brought back as git's index knows it, with what was staged."""
+        """Those of tasks. A folder deleted by hand comes back as git's index knows it, with what was staged."""
         found = parse_worktrees(git(self.tree, "worktree", "list", "--porcelain", "-z"), self.home)
         for worktree in [worktree for worktree in found if not (worktree.path / ".git").exists()]:
             worktree.path.mkdir(exist_ok=True, parents=True)
             git(self.tree, "worktree", "repair")
-            git(worktree.path, "checkout-index", "--all", "--quiet", codes=(0, 1))  # 1: some files are there already
+            # 1: some files are there already
+            git(worktree.path, "checkout-index", "--all", "--quiet", codes=(0, 1))
         return found
 
     def find(self, task: str) -> Worktree:
         """The worktree of a task, given by id, description, name or branch."""
-        found = {name: worktree for worktree in self.worktrees() for name in (worktree.name, worktree.branch)}
+        found = {name: tree for tree in self.worktrees() for name in (tree.name, tree.branch) if name}
         if not (worktree := found.get(task) or found.get(safe_name(task))):
-            raise core.ToolError(f"no task {task!r} has a worktree; there are: {', '.join(filter(None, found)) or 'none'}")
+            raise core.ToolError(f"no task {task!r} has a worktree; there are: {', '.join(found) or 'none'}")
         return worktree
 
     def create(self, name: str) -> Worktree:
-        """The worktree of a task: the one there is, or a new one on a branch of its own, from the current HEAD."""
+        """The worktree of a task: the one there is, or a new one on a branch of its own that begins at HEAD."""
         if not (ignore := self.home.parent / ".gitignore").exists():
             core.atomic_write(ignore, b"*\n")  # out of the user's git status
         with core.locked(self.home / "create"):
             if name not in [worktree.name for worktree in self.worktrees()]:
-                branches = git(self.tree, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads").splitlines()
-                git(self.tree, "worktree", "add", "--no-track", "-b", free_branch(name, branches), str(self.home / name), "HEAD")
-                if modules := git(self.home / name, "config", "--file", ".gitmodules", "--get-regexp", r"\.path$", codes=None):
+                names = git(self.tree, "for-each-ref", "--format=%(refname:lstrip=2)", "refs/heads").splitlines()
+                git(self.tree, "worktree", "add", "--no-track", "-b", free_branch(name, names), str(self.home / name))
+                if modules := git(self.home / name, "config", "-f", ".gitmodules", "--get-regexp", "path$", codes=None):
                     core.emit("notice", text=f"{name}: the submodules are not populated: {modules.split()[1::2]}")
             return self.find(name)
 
@@ -197,9 +205,10 @@ class Repository:
         return uncommitted(git(tree, "status", "--porcelain", "-z", "--no-renames", "-uall", "--ignored"))
 
     def save(self, worktree: Worktree, message: str) -> None:
-        """Commits all of a worktree on its branch; ToolError if that cannot be, then everything stays as it is."""
-        # exercise 12.2: commit what is staged, then all the rest, each only if there is something. Refuse any branch
-        # but the task's own: "not committed: PATH is on feature instead of its own" (or: is on no branch).
+        """Commits all of a worktree on its branch. If that cannot be: ToolError, and all stays as it is."""
+        # exercise 12.2: commit what is staged, then all the rest, each only if there is something. Refuse any
+        # branch but the task's own: "not committed: PATH is on feature instead of its own" (or: is on no
+        # branch).
         # hint: `git branch --show-current` says where it is now; is_own judges it
         # hint: an agent may stage one text and write another; `git add --all` first would lose the staged one
         if not is_own(worktree.name, here := git(worktree.path, "branch", "--show-current").strip()):
@@ -219,15 +228,15 @@ class Repository:
         return git(self.tree, "diff", "--name-only", "-z", "--no-renames", f"HEAD...{worktree.tip}").split("\0")[:-1]
 
     def trial(self, ours: str, theirs: str) -> tuple[str, str]:
-        """A merge tried without touching a file: the tree it gives, and what is in conflict; empty when it is clean."""
+        """A merge tried without touching a file: the tree it gives, and what is in conflict, empty when clean."""
         options = ("--write-tree", "-z", "--name-only", "--no-messages")
         tree, *files = git(self.tree, "merge-tree", *options, ours, theirs, codes=(0, 1)).rstrip("\0").split("\0")
         texts = [git(self.tree, "cat-file", "-p", f"{tree}:{file}", codes=None) for file in files]
         return tree, f"conflict in {', '.join(map(place, files, texts))}" * bool(files)
 
     def merge(self, worktree: Worktree) -> str:
-        """Merges the branch of a task into the main tree; ToolError, with nothing touched, if that is not clean."""
-        ours, branch = (git(self.tree, *what).strip() for what in (("rev-parse", "HEAD"), ("branch", "--show-current")))
+        """Merges the branch of a task into the main tree; ToolError, with nothing touched, if it is not clean."""
+        ours, branch = git(self.tree, "rev-parse", "HEAD").strip(), git(self.tree, "branch", "--show-current").strip()
         tree, conflict = self.trial(ours, worktree.tip)
         if conflict or not branch:
             why = conflict or "the main tree is on no branch"
@@ -240,17 +249,17 @@ class Repository:
         return f"merged {worktree.branch} into {branch}"
 
     def remove(self, worktree: Worktree, discard: bool = False) -> str:
-        """Removes a worktree, and its branch if its commits are elsewhere too; ToolError if work would be lost."""
+        """Removes a worktree, and its branch if its commits are elsewhere too. ToolError if work would be lost."""
         name, path, branch, tip = worktree
         with core.locked(path, 0):  # not while an agent is at work in it
             commits, held = self.own_commits(worktree), self.held(path)
-            if (held or commits and not branch) and not discard:
-                raise core.ToolError(f"{path} stays with {held or 'commits on no branch'}. Only discard = true deletes them")
+            if not discard and (lost := held or "commits on no branch" * bool(commits and not branch)):
+                raise core.ToolError(f"{path} stays with {lost}. Only discard = true deletes them")
             git(self.tree, "worktree", "remove", *["--force"] * discard, str(path))
         if is_own(name, branch) and (discard or not commits):
             git(self.tree, "update-ref", "-d", f"refs/heads/{branch}", tip)
             return f"removed {path} and its branch {branch}, which was at {tip}"
-        stays = f"; {branch} stays, for commits that are nowhere else: {commits} (git branch -D {branch} deletes them)"
+        stays = f"; {branch} stays, for commits that are nowhere else: {commits} (git branch -D deletes them)"
         return f"removed {path}, which was at {tip}{stays * bool(branch)}"
 
 
@@ -258,14 +267,16 @@ class Repository:
 
 
 class Worker(Agent):
-    """An agent with one task in a worktree, which it cannot leave. It ends at its next step once `ending` is set."""
+    """An agent with one task in a worktree, which it cannot leave. Once `ending` is set, its next step ends it."""
 
     system = SYSTEM
 
     def __init__(self, lead: Agent, task: str, worktree: Worktree, ending: threading.Event):
-        workspace, ask = core.Workspace(worktree.path), lead.permissions.asker
-        # an answer that comes after the stop is no
-        permissions = replace(lead.permissions, asker=ask and (lambda *question: (ask(*question), "no")[ending.is_set()]))
+        def ask(*question) -> str:
+            return (lead.permissions.asker(*question), "no")[ending.is_set()]  # no, if stopped while it was asked
+
+        permissions = replace(lead.permissions, asker=lead.permissions.asker and ask)
+        workspace = core.Workspace(worktree.path)
         super().__init__(workspace, permissions, core.extended_tools(workspace), lead.model, lead.max_turns,
                          f"{lead.name}/{worktree.name}")
         self.task, self.worktree, self.ending, self.ended = task, worktree, ending, threading.Event()
@@ -323,7 +334,7 @@ class Branching(Agent):
         return self.report(workers)
 
     def work(self, worker: Worker) -> None:
-        """The life of a worker, in a thread. However it ends, its work is committed; without any, its worktree goes."""
+        """What a worker's thread does. However it ends, its work is committed; without any its worktree goes."""
         try:
             with self.slots, core.locked(worker.workspace.root, 0):  # alone in its worktree
                 if worker.ending.is_set():
@@ -334,7 +345,7 @@ class Branching(Agent):
                     worker.problem = f"it ended with {worker.stop}" * (worker.stop != "end_turn")
                 finally:
                     self.repository.save(worker.worktree, title(worker.task))
-            if not self.repository.own_commits(worker.worktree) and not self.repository.held(worker.workspace.root):
+            if not (self.repository.own_commits(worker.worktree) or self.repository.held(worker.workspace.root)):
                 self.repository.remove(worker.worktree)
         except (Exception, core.Interrupted) as error:  # the report says it
             worker.problem = str(error)
@@ -349,16 +360,17 @@ class Branching(Agent):
         return "\n".join([*lines, listed, "Nothing is merged: the user should review it first, see worktree_diff."])
 
     def worktree_list(self) -> str:
-        """List the worktrees of tasks: what they changed, whether they merge, what is only there, the command that
-        removes each once it is merged, and which tasks changed the same files."""
+        """List the worktrees of tasks: what they changed, whether they merge, what is only there, the command
+        that removes each once it is merged, and which tasks changed the same files."""
         lines, found, repository = [], self.repository.worktrees(), self.repository
         changed = {tree: repository.changed(tree) for tree in found}
         for tree in found:
             merges, files = repository.trial("HEAD", tree.tip)[1] or "clean", ", ".join(changed[tree]) or "nothing"
-            command = f"git worktree remove {shlex.quote(str(tree.path))}" + f" && git branch -d {tree.branch}" * bool(tree.branch)
-            lines += [f"{tree.name}: changed {files}; trial merge into the main tree: {merges}; commits that are nowhere "
-                      f"else: {repository.own_commits(tree)}; not committed: {repository.held(tree.path) or 'nothing'}",
-                      f"  to remove: {command}"]
+            branch = f" && git branch -d {tree.branch}" * bool(tree.branch)
+            left, held = repository.own_commits(tree), repository.held(tree.path) or "nothing"
+            lines += [f"{tree.name}: changed {files}; trial merge into the main tree: {merges}; "
+                      f"commits that are nowhere else: {left}; not committed: {held}",
+                      f"  to remove: git worktree remove {shlex.quote(str(tree.path))}{branch}"]
         for one, two in itertools.combinations(found, 2):
             if both := ", ".join(sorted({*changed[one]} & {*changed[two]})):
                 tried = repository.trial(one.tip, two.tip)[1] or "clean"
@@ -368,7 +380,7 @@ class Branching(Agent):
     def worktree_diff(self, task: str) -> str:
         """Show what a task changed since its branch left the main one, uncommitted changes included."""
         path, base = self.repository.find(task).path, git(self.repository.tree, "rev-parse", "HEAD").strip()
-        return git(path, "diff", "--merge-base", "--no-ext-diff", "--no-color", "--stat", "--patch", base) or "no change"
+        return git(path, "diff", "--merge-base", "--no-ext-diff", "--no-color", "--stat", "-p", base) or "no change"
 
     def worktree_merge(self, task: str) -> str:
         """Merge the branch of a task into the branch of the main tree, after the user has reviewed it.
@@ -396,20 +408,20 @@ def in_repository(workspace: core.Workspace, **options) -> Branching:
 
 FILES = {"price.py": "def price(net):\n    return net\n"}
 TASKS = [f"# {words}\nedit price.py :: return net :: return net {formula}\n"
-         f"bash python3 -B -c \"import price; print('green' if price.price(100) == {gross} else 'red')\"\nsay {words}: done."
+         f"bash python3 -B -c \"import price; print('green' if price.price(100) == {gross} else 'red')\"\nsay Done."
          for words, formula, gross in (("Double the price", "* 2", 200), ("Take five off", "- 5", 95))]
 ONE, TWO = map(safe_name, TASKS)
 DEMO = [
-    {"note": "Two agents in one folder: the second is right and yet its test is red, because of what the first one did.",
-     "files": FILES, "make": Spawning, "prompt": "Let two subagents do this: double the price; take five off. Test both.",
-     "script": " ++ ".join(f"spawn_subagent {json.dumps({'prompt': task})}" for task in TASKS) + " ;; say One is red."},
-    {"note": "Both at once, each in a worktree: green. git finds that they overlap, and merging is asked of a person.",
-     "files": FILES, "make": in_repository, "prompt": "Do both in worktrees. What overlaps? Then merge the first.",
-     "script": f"run_in_worktrees {json.dumps({'tasks': TASKS})} ;; worktree_merge {ONE} ;; say Please review price.py."},
-    {"note": "As if you had agreed (--yes): one merges, the other now conflicts and is not touched. No work is lost.",
+    {"note": "Two agents in one folder: the second is right, yet its test is red because of what the first did.",
+     "files": FILES, "make": Spawning, "prompt": "Let two subagents double the price and take five off, and test it.",
+     "script": " ++ ".join(f"spawn_subagent {json.dumps({'prompt': task})}" for task in TASKS) + " ;; say Red."},
+    {"note": "Both at once, each in a worktree: green. git finds that they overlap; a person is asked to merge.",
+     "files": FILES, "make": in_repository, "prompt": "Do both in worktrees. What overlaps? Merge the first.",
+     "script": f"run_in_worktrees {json.dumps({'tasks': TASKS})} ;; worktree_merge {ONE} ;; say Please review it."},
+    {"note": "As if you had agreed (--yes): one merges, the other conflicts now and is not touched. No work is lost.",
      "make": Branching, "prompt": "Merge both, then remove both worktrees.",
-     "script": f"worktree_merge {ONE} ;; worktree_merge {TWO} ;; worktree_remove {ONE} ;; worktree_remove {TWO} ;; say Done.",
-     "after": lambda agent, messages: git(agent.workspace.root, "log", "--all", "--graph", "--format=%s%d").rstrip()},
+     "script": " ;; ".join([*(f"worktree_{do} {it}" for do in ("merge", "remove") for it in (ONE, TWO)), "say Done."]),
+     "after": lambda agent, _: git(agent.workspace.root, "log", "--all", "--graph", "--format=%s%d").rstrip()},
 ]
 
 if __name__ == "__main__":
