@@ -41,7 +41,8 @@ STALE_ROUNDS = 3  # batches without a change of the plan, after which each one c
 TASK_CHARACTERS = 500  # of one task; a plan is sent often, so it must stay a list
 MARKS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]"}
 STATUS = Literal["pending", "in_progress", "done", "completed"]  # some models know done as completed
-# what a terminal would obey instead of show, what UTF-8 cannot say, and what would end the tags that a plan comes in
+# what a terminal would obey instead of show, what UTF-8 cannot say, and what would end the tags that a plan
+# comes in
 UNSHOWABLE = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]|<(?=/\\s*(?i:notification|reminder))")
 TASK = {"type": ["string", "object"], "required": ["task"], "additionalProperties": False,
         "properties": {"task": {"type": "string"}, "status": core.field_schema(STATUS)}}

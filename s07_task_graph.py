@@ -45,8 +45,8 @@ FIELDS = dict.fromkeys("id key description owner result created updated".split()
     "status": {"enum": STATUSES}, "priority": {"enum": PRIORITIES}, "depends_on": {"type": "array", "items": TEXT}}
 MARKS = {"pending": "○", "blocked": "◌", "in_progress": "◐", "done": "●", "failed": "✗"}
 STYLES = {"pending": "", "blocked": "dim", "in_progress": "yellow", "done": "green", "failed": "red"}
-# tasks named in one message, more would bury what it says; seconds for which the journal alone is believed, since
-# someone may edit a file by hand
+# tasks named in one message, more would bury what it says; seconds for which the journal alone is believed,
+# since someone may edit a file by hand
 NAMED, TRUSTED = 20, 5.0
 SYSTEM = ("\nWork of several steps goes into the task graph, each task with what it depends on. Take what task_next "
           "gives, set it to in_progress, do it, and set it to done or failed, with what others must know as result.")
@@ -60,7 +60,7 @@ def record(needed: dict, more: dict | None = None) -> dict:
 
 
 def parse_task(data: bytes, task_id: str, more: dict | None = None) -> dict:
-    """The task that a file holds; ValueError says why it holds none. `more`: schemas of fields that may be there."""
+    """The task that a file holds; ValueError says why it holds none. `more`: the schemas of further fields."""
     task = json.loads(data)
     if wrong := core.problems(task, record(FIELDS | {"id": {"enum": [task_id]}}, more), "task"):
         raise ValueError("; ".join(wrong))
@@ -112,7 +112,7 @@ def state(task: dict, tasks: dict[str, dict]) -> str:
 
 
 def why_blocked(task: dict, tasks: dict[str, dict]) -> str:
-    """What a task waits for, with the state of each: `waits for t2 (backup): failed`; empty when for nothing."""
+    """What a task waits for, and how that is: `waits for t2 (backup): failed`; empty when for nothing."""
     waiting = {i: state(tasks[i], tasks) if i in tasks else "its file is missing" for i in waits_for(task, tasks)}
     return "waits for " + ", ".join(f"{name_tasks([i], tasks)}: {waiting[i]}" for i in waiting) if waiting else ""
 
@@ -139,7 +139,7 @@ def consequences(task: dict, tasks: dict[str, dict]) -> str:
 
 
 def edited(old: dict, tasks: dict[str, dict], add: list[str] | None, remove: list[str] | None, **fields) -> dict:
-    """A task after a change (None: none); ToolError if it closes a cycle, or begins or ends what is blocked."""
+    """A task after a change (None: none). ToolError if that closes a cycle, or begins or ends what is blocked."""
     gone = [name if name in old["depends_on"] else resolve(name, tasks) for name in remove or []]
     kept = [i for i in old["depends_on"] if i not in gone] + [resolve(name, tasks) for name in add or []]
     given = {name: value for name, value in fields.items() if value is not None}
@@ -203,7 +203,7 @@ class TaskGraph:
             return task, self._tasks
 
     def create(self, description: str, depends_on: list | None = None, key: str = "", **more) -> tuple[dict, dict]:
-        """Adds a task; `depends_on`: ids and keys; `more`: priority and any other fields. Returns as `change`."""
+        """Adds a task; `depends_on`: ids and keys; `more`: priority and other fields. Returns as `change`."""
         def decide(tasks: dict[str, dict]) -> dict:
             if key and (re.fullmatch("t?[0-9]*", key) or key in [task["key"] for task in tasks.values()]):
                 raise core.ToolError(f"the key {key!r} is taken, or looks like an id; choose another word")
@@ -213,7 +213,7 @@ class TaskGraph:
         return self.change(decide)
 
     def update(self, name: str, add: list | None = None, remove: list | None = None, **fields) -> tuple[dict, dict]:
-        """Changes a task; `add`, `remove`: ids or keys of dependencies; `fields`: the others. Returns as `change`."""
+        """Changes a task; `add`, `remove`: ids or keys it depends on; `fields`: others. Returns as `change`."""
         return self.change(lambda tasks: edited(tasks[resolve(name, tasks)], tasks, add, remove, **fields))
 
     def _refresh(self, whole: bool = False) -> None:
@@ -339,7 +339,7 @@ DEMO = [
      "prompt": "Migrate the database, with a task for each step. Stop after three tasks.",
      "script": CREATE + " ;; task_update switch :: in_progress ;; task_next ;; "
                + WORK("schema") + WORK("migration") + WORK("backup") + "say Three are done."},
-    {"note": "A new run, as after a kill: no conversation, but the graph is there. It goes on with the fourth task.",
+    {"note": "A new run, as after a kill: no conversation, but the graph is there. It goes on with task four.",
      "make": lambda workspace, **options: TaskKeeping(workspace, **options), "prompt": "Go on with the migration.",
      "script": "task_next ;; " + WORK("code") + WORK("switch") + WORK("all") + "task_list ;; say All is done.",
      "after": lambda agent, _: "order: " + ", ".join((agent.workspace.root / "done.txt").read_text().split())},

@@ -128,7 +128,8 @@ def notification(job: Job, output: str) -> dict:
     look like the user's own words, is made harmless.
     """
     line, output = (text.replace("</", "&lt;/") for text in (describe(job), last_lines(output) or "(no output)"))
-    return {"role": "user", "content": NOTICE.format(job=job, label=html.escape(job.label), line=line, output=output)}
+    text = NOTICE.format(job=job, label=html.escape(job.label), line=line, output=output)
+    return {"role": "user", "content": text}
 
 
 def running(jobs: dict[str, Job]) -> list[Job]:
@@ -231,11 +232,12 @@ class Background(Agent):
 
     def request(self, messages: list[dict]) -> dict:
         """What has ended is told before the model is asked again."""
-        # exercise 8.2: add the notification of each job that is to be told, note that it was delivered, then go
-        # on as before. Each end is told once, also if Ctrl-C strikes between the two and the run is continued.
+        # exercise 8.2: add the notification of each job that is to be told, note that it was delivered, then
+        # go on as before. Each end is told once, also if Ctrl-C strikes between the two and the run is
+        # continued.
         # hint: to_tell(self.jobs); notification(job, job.shell.output.text()); self.add(messages, ...)
-        # hint: noted first, the notice can get lost; added first, it can come twice, unless you look whether it
-        # is among the messages already
+        # hint: noted first, the notice can get lost; added first, it can come twice, unless you look whether
+        # it is among the messages already
         for job in to_tell(self.jobs):
             notice = notification(job, job.shell.output.text())
             if notice not in messages:  # it is there if Ctrl-C struck right after
@@ -327,7 +329,7 @@ DEMO = [
      "script": "bash python3 work.py tests 1" + MEANWHILE},
     {"note": "With the tests in the background: their end is told before the model's next word.",
      "files": FILES, "after": compare_times,
-     "prompt": "Run python3 work.py tests 1 in the background; meanwhile correct app.py and run python3 work.py docs 1.2.",
+     "prompt": "Run python3 work.py tests 1 in the background; meanwhile correct app.py, and run work.py docs 1.2.",
      "script": "bash_background python3 work.py tests 1 :: tests" + MEANWHILE},
     {"note": "Four ends, told apart: finished, failed, killed from elsewhere, stopped.",
      "prompt": "Start in the background: true, exit 7, kill -9 $$, and sleep 600. Stop the last.",

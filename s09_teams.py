@@ -50,10 +50,12 @@ from s01_agent_loop import Agent
 # model calls of a teammate for one delivery of mail; teammates at once; what the tag of a message says
 LEAD, TURNS, MOST, MARKS = "lead", 100, 20, ("id", "from", "type", "request_id")
 TYPES = *"message broadcast shutdown_request shutdown_response plan_approval_request plan_approval_response".split(),
-OURS = re.compile(r"<(?=[/\s]*(message|inbox|steps|notification|(system-)?reminder)\b)", re.I)  # where our tags begin
-NAME = r"(?!(all|main|user)$)[a-z][a-z0-9-]{0,31}"  # lower case: on some file systems Ann and ann are one file
-# seconds: between looks for mail from other processes (within this one a condition wakes); until the lead waits no
-# longer for a team at work; and for threads when the program ends (a model call may take longer)
+# where our tags begin
+OURS = re.compile(r"<(?=[/\s]*(message|inbox|steps|notification|(system-)?reminder)\b)", re.I)
+# lower case: on some file systems Ann and ann are one file
+NAME = r"(?!(all|main|user)$)[a-z][a-z0-9-]{0,31}"
+# seconds: between looks for mail from other processes (within this one a condition wakes); until the lead
+# waits no longer for a team at work; and for threads when the program ends (a model call may take longer)
 POLL, PATIENCE, STOP_SECONDS = 0.2, 300, 1.5
 ROLES = {
     "explorer": "You find things out and change nothing. Read only what matters; answer with files and lines.",
@@ -68,7 +70,7 @@ what came of the work, go to the lead by themselves; then you rest until mail co
 def check_name(name: str) -> str:
     """The name, if it may be one of a teammate; else ToolError. It is also part of a file's name."""
     if not re.fullmatch(NAME, name):
-        raise core.ToolError(f"{name!r} can be no teammate: a name is a to z, then a to z, 0 to 9 or -, all lower case")
+        raise core.ToolError(f"{name!r} can be no teammate: a name has a to z, 0 to 9 and -, all lower case")
     return name
 
 
@@ -79,9 +81,11 @@ def line_of(message: dict) -> bytes:
 
 def sort_lines(data: bytes) -> tuple[list[dict], list[bytes]]:
     """The messages in an inbox, oldest first, and the lines that hold none."""
-    # exercise 9.1: tell messages from damage. A message is an object of JSON whose id, from, type, to, content and
-    # time are text; it may have more. A blank line is neither. What no program of ours has written may be there too.
-    # hint: json.loads takes bytes; errors for a bad half character, a torn line, and ten thousand brackets differ
+    # exercise 9.1: tell messages from damage. A message is an object of JSON whose id, from, type, to,
+    # content and time are text; it may have more. A blank line is neither. What no program of ours has
+    # written may be there too.
+    # hint: json.loads takes bytes; errors for a bad half character, a torn line, and ten thousand brackets
+    # differ
     # hint: keep the damaged line as it is, as bytes: somebody will want to look at it
     good, damaged = [], []
     for line in filter(bytes.strip, data.split(b"\n")):
@@ -96,7 +100,7 @@ def sort_lines(data: bytes) -> tuple[list[dict], list[bytes]]:
 
 
 def render(mail: list[dict]) -> str:
-    """Mail as the model reads it. Nothing in it can end its own tag, go on as somebody else, or hide what follows."""
+    """Mail as the model reads it. Nothing in it can end its tag, go on as somebody else, or hide the next."""
     parts = []
     for message in mail:
         marks = " ".join(f"{key}={json.dumps(message[key])}" for key in MARKS if key in message)
@@ -159,7 +163,7 @@ class Team:
     """
 
     def __init__(self, folder: Path):
-        self.folder, self.config, self.mailbox = Path(folder), Path(folder) / "config.json", Mailbox(Path(folder) / "inbox")
+        self.folder, self.config, self.mailbox = folder, folder / "config.json", Mailbox(folder / "inbox")
 
     def members(self, news: dict | None = None) -> dict[str, dict]:
         """All teammates there ever were as {name, role, status}, by name; `news` of one is stored before."""
@@ -184,7 +188,8 @@ class Team:
         if name in (LEAD, *self.living()):
             raise core.ToolError(f"the name {name} is taken; choose another, or write to it")
         presence = contextlib.ExitStack()
-        presence.enter_context(core.locked(self.folder / check_name(name), 1))  # whoever looks holds it for a moment
+        # whoever looks holds it for a moment
+        presence.enter_context(core.locked(self.folder / check_name(name), 1))
         self.mailbox.receive(name, {old["id"] for old in self.mailbox.receive(name)})  # for an earlier one
         self.members({"name": name, "role": role, "status": "working"})
         return presence
@@ -218,11 +223,13 @@ class Corresponding(Agent):
         self.permissions.allow += {tool.name for tool in tools} - {*self.permissions.allow}
 
     def request(self, messages: list[dict]) -> dict:
-        """New mail is the newest part of what the model sees. It leaves the inbox when the history holds it."""
-        # exercise 9.2: put what waits into the conversation, as a message of the user, then go on as before. Ctrl-C
-        # may strike between any two steps and the run be continued: nothing may be lost, nothing may come twice.
+        """New mail is the newest part of what the model sees; it leaves the inbox once the history holds it."""
+        # exercise 9.2: put what waits into the conversation, as a message of the user, then go on as before.
+        # Ctrl-C may strike between any two steps and the run be continued: nothing may be lost, nothing may
+        # come twice.
         # hint: acknowledged first, mail can be lost; added first, it can come twice, unless you look
-        # hint: ids_in(messages) is what the conversation holds, whoever put it there; render(mail) makes the text
+        # hint: ids_in(messages) is what the conversation holds, whoever put it there; render(mail) makes the
+        # text
         if mail := self.team.mailbox.receive(self.member, acknowledged=ids_in(messages)):
             self.add(messages, {"role": "user", "content": render(mail)})
             self.team.mailbox.receive(self.member, acknowledged=ids_in(messages))
@@ -258,7 +265,7 @@ class Teammate(Corresponding):
         self.thread = threading.Thread(target=self.live, daemon=True, name=self.name)
 
     def live(self) -> None:
-        """What the thread does. An API failure is reported; anything else ends the thread, and is reported too."""
+        """What the thread does. An API failure is reported; so is anything else, which ends the thread."""
         try:
             while self.rest():
                 self.report = self.work()
@@ -413,11 +420,11 @@ GOAL = "Find the module that writes to the disk, let it keep all values, each on
 EXPLORE = " ;; ".join(["glob *.py", *(f"read {name}" for name in CODE)])
 APPEND, NEWLINE = """edit stock.py :: ", 'w'" :: ", 'a'" """, "edit stock.py :: str(value) :: str(value) + '\\n'"
 TRY = "bash rm -f stock.txt; python3 -c 'import stock; stock.save(1); stock.save(2)'; cat stock.txt"
-MAIL = json.dumps({"to": "writer", "content": f"Both are on one line. End each.\n{NEWLINE} ;; {TRY} ;; say It works."})
-TEAM = [("explorer", "explorer", f"{EXPLORE} ;; say Only stock.py writes: save, its last function, to stock.txt."),
-        ("writer", "writer", f"{APPEND} ;; say save in stock.py appends now."),
-        ("tester", "You try what was changed.", f"{TRY} ;; send_message {MAIL} ;; say It failed; the writer knows.")]
-SPAWN = " ;; read_inbox ;; ".join(f"spawn_teammate {json.dumps({'name': n, 'role': r, 'prompt': p})}" for n, r, p in TEAM)
+MAIL = json.dumps({"to": "writer", "content": f"Both are on one line.\n{NEWLINE} ;; {TRY} ;; say It works."})
+TEAM = [dict(name="explorer", role="explorer", prompt=f"{EXPLORE} ;; say Only stock.py writes: save, to stock.txt."),
+        dict(name="writer", role="writer", prompt=f"{APPEND} ;; say save in stock.py appends now."),
+        dict(name="tester", role="You try it.", prompt=f"{TRY} ;; send_message {MAIL} ;; say The writer knows.")]
+SPAWN = " ;; read_inbox ;; ".join(f"spawn_teammate {json.dumps(teammate)}" for teammate in TEAM)
 
 
 def figures(agent: Agent, messages: list[dict]) -> str:
@@ -432,7 +439,7 @@ DEMO = [
      "files": CODE, "make": s02_tool_use.make_agent, "after": figures, "prompt": GOAL,
      "script": f"{EXPLORE} ;; {APPEND} ;; {NEWLINE} ;; {TRY} ;; say Done."},
     {"note": "The explorer finds, the writer writes, the tester tries it, and tells the writer what fails.",
-     "files": CODE, "after": figures, "prompt": f"{GOAL} Let an explorer, a writer and a tester do it, in this order.",
+     "files": CODE, "after": figures, "prompt": f"{GOAL} Let an explorer, a writer and a tester do it.",
      "script": f"{SPAWN} ;; read_inbox ;; read_inbox ;; say All values are kept, each on a line."},
     {"note": "They are still there. A name that nobody has is refused; the explorer answers without reading again.",
      "prompt": "Ask the explorer how many modules it has read.",

@@ -137,10 +137,12 @@ class Protocol:
             self.move(agent, state, why)
 
     def cycle(self, sender: str, to: str) -> list[str]:
-        """Who would wait for whom, from the sender round to itself, if it asked; empty if there is no cycle."""
-        # exercise 10.1: find the circle before it is closed: ["ann", "bob", "ann"] if bob waits for ann already.
+        """Who would wait for whom, from the sender round to itself, if it asked; empty without a cycle."""
+        # exercise 10.1: find the circle before it is closed: ["ann", "bob", "ann"] if bob waits for ann
+        # already.
         # hint: each agent waits for one thing at most, so there is one way to walk: self.awaits(agent)
-        # hint: the request is not made yet: begin with the step from sender to `to` yourself. Who asks itself?
+        # hint: the request is not made yet: begin with the step from sender to `to` yourself. Who asks
+        # itself?
         path = [sender, to]
         while path[-1] != sender and (request := self.awaits(path[-1])):
             path.append(request.to)
@@ -170,7 +172,7 @@ class Protocol:
         self.expire(now)
         request = self.requests.get(request_id)
         if not request or request.to != agent:
-            raise ProtocolError(f"{agent} was not asked {request_id!r}; it still has to answer: {self.names(self.pending(agent))}")
+            raise ProtocolError(f"{agent} was not asked {request_id!r}; open: {self.names(self.pending(agent))}")
         if request.outcome:
             raise ProtocolError(f"{request_id} is {request.outcome} already; nobody waits for this any more")
         self.end(request, "refused" if refuse else "answered", content)
@@ -283,9 +285,11 @@ class PlanGate(core.Permissions):
 
     def decide(self, tool: core.Tool, given: dict) -> core.Decision:
         """What the rules say, behind the gate."""
-        # exercise 10.2: until a plan is approved, deny all that could change anything, with a reason that names
-        # submit_plan; a tool that somebody invents tomorrow too. Behind the gate the rules in self.inner decide.
-        # hint: a list of what is forbidden is always one too short. What may run? See tool.read_only, and TALKING
+        # exercise 10.2: until a plan is approved, deny all that could change anything, with a reason that
+        # names submit_plan; a tool that somebody invents tomorrow too. Behind the gate the rules in
+        # self.inner decide.
+        # hint: a list of what is forbidden is always one too short. What may run? See tool.read_only, and
+        # TALKING
         # hint: core.Decision("deny", why)
         if not (self.approved or tool.read_only or tool.name in TALKING):
             return core.Decision("deny", "no plan of yours is approved; submit_plan, and end your turn to wait for it")
@@ -414,7 +418,7 @@ STEPS = [call("spawn_teammate", name="writer", role="writer", prompt=WRITER), "r
          call("shutdown_teammate", name="writer", reason="Thank you.\nrespond r4 :: Nothing is open. ;; say Goodbye."),
          "bash cat notes.txt", "say The writer kept the old line, and has stopped."]
 DEMO = [
-    {"note": "Mail alone (s09): ann asks bob for the port, bob asks ann for the host first. Both rest until they hear.",
+    {"note": "Mail alone (s09): ann asks bob for the port, bob asks ann for the host first. Both rest.",
      "make": Leading, "prompt": "Let bob and ann find out each other's host and port.", "after": states,
      "script": f"{BOB} ;; {call('spawn_teammate', name='ann', role='writer', prompt=MAIL)} ;; "
                "read_inbox ;; read_inbox ;; read_inbox ;; say I have no answer."},
@@ -424,7 +428,7 @@ DEMO = [
      "script": f"{BOB} ;; {call('spawn_teammate', name='ann', role='writer', prompt=ASK)} ;; "
                "read_inbox ;; read_inbox ;; say The port is 80."},
     {"note": "Writing without a plan is denied by the gate. Then: plan, rejection, better plan, approval, shutdown.",
-     "files": {"notes.txt": "old\n"}, "prompt": "Let a writer add to notes.txt, by an approved plan, and shut it down.",
+     "files": {"notes.txt": "old\n"}, "prompt": "Let a writer add to notes.txt by an approved plan. Shut it down.",
      "after": lambda agent, messages: agent.dismiss() or show_protocol(agent, messages, "writer"),
      "script": " ;; ".join(STEPS)},
 ]

@@ -54,7 +54,8 @@ MORE = {"lease": record({"claim": TEXT, "owner": TEXT, **dict.fromkeys(("since",
         "failures": {"type": "array", "items": record({"owner": TEXT, "reason": TEXT})}}
 LEASE = 30.0  # seconds: long enough for a machine that is busy, short enough to wait for after a crash
 ATTEMPTS = 2  # reasons after which a task is failed
-# seconds without anything to do, or to hope for, after which a worker leaves; for which the lead waits at most
+# seconds without anything to do, or to hope for, after which a worker leaves; for which the lead waits at
+# most
 IDLE, PATIENCE = 120.0, 3_600
 ANY = "worker"  # the role of those who have no other
 WORKER = """You are {member}, one of several workers in the folder {root}. Your role: {role}
@@ -68,7 +69,7 @@ there is to know, and leave alone what they have begun. A <notification> tells y
 
 
 def lease_of(task: dict) -> dict:
-    """The lease {claim, owner, since, until} that a task is under, times in Unix seconds; {} if it is under none.
+    """The lease {claim, owner, since, until} that a task is under, times in Unix seconds; {} if under none.
 
     The field stays when the claim is over. It counts as long as the task is still its owner's.
     """
@@ -98,7 +99,8 @@ def returned(task: dict, reason: str = "") -> dict:
     Without a reason it was only put down, as at the end of the program.
     """
     # exercise 11.1: a reason is added to `failures` as {"owner", "reason"}; `result` tells them all, as in
-    # "ann: no disk; bob: no key". Every ATTEMPTS-th reason makes the task failed. A pending task has no owner ("").
+    # "ann: no disk; bob: no key". Every ATTEMPTS-th reason makes the task failed. A pending task has no owner
+    # ("").
     # hint: a task put back by hand after two failures may fail twice more: which numbers of failures end it?
     # hint: do not change the lists in the task that was given: build new ones with +
     failures = task.get("failures", []) + [{"owner": task["owner"], "reason": reason}] * bool(reason)
@@ -115,7 +117,7 @@ def run_out(tasks: dict[str, dict], now: float) -> dict | None:
 
 
 def moving(tasks: dict[str, dict], members: dict[str, dict]) -> bool:
-    """Whether anything will still happen by itself: a task is under a lease, or a living worker may take one."""
+    """Whether anything will still happen by itself: a task is under a lease, or somebody may take one."""
     return any(map(lease_of, tasks.values())) or any(
         choose(tasks, one["name"], one["role"]) for one in members.values() if one["status"] != "stopped")
 
@@ -143,7 +145,7 @@ def task_prompt(task: dict, tasks: dict[str, dict]) -> str:
 
 
 class Board(TaskGraph):
-    """The task graph with claims. `clock` gives Unix seconds; `news` is notified at each change of this process."""
+    """The task graph with claims. `clock` gives Unix seconds; `news` is notified at each change made here."""
 
     more = MORE
 
@@ -159,7 +161,7 @@ class Board(TaskGraph):
         return task, tasks
 
     def look(self, take: Callable[[dict[str, dict]], dict | None] = lambda tasks: None) -> tuple[dict | None, dict]:
-        """Puts back what the dead have left, then lets `take` choose, in one locked step. Returns as `change`."""
+        """Puts back what the dead have left, then lets `take` choose, in one locked step; returns as `change`."""
         while self.folder.is_dir():  # looking alone makes no folder
             task, tasks = self.change(lambda tasks: run_out(tasks, self.clock()) or take(tasks))
             if not task or lease_of(task):
@@ -168,7 +170,7 @@ class Board(TaskGraph):
         return None, {}
 
     def claim(self, owner: str, role: str = ANY, lease: float = LEASE) -> tuple[dict | None, dict[str, dict]]:
-        """Gives the next fitting task to a worker for `lease` seconds, and to nobody else. Returns as `change`."""
+        """Gives the next fitting task to a worker alone, for `lease` seconds. Returns as `change`."""
         return self.look(lambda tasks: (found := choose(tasks, owner, role)) and claimed(
             found, owner, uuid.uuid4().hex[:12], self.clock(), lease))
 
@@ -181,14 +183,15 @@ class Board(TaskGraph):
         return self._settle(task, lambda now: now | {"status": "done", "result": result, "ended": self.clock()})
 
     def give_back(self, task: dict, reason: str = "", failure: bool = True) -> bool:
-        """Ends a claim without a result; a reason counts as a failure, unless it has nothing to do with the task."""
-        return self._settle(task, lambda now: returned(now, reason) if failure else {**returned(now), "result": reason})
+        """Ends a claim without a result; a reason counts against the task, unless it is no `failure` at it."""
+        return self._settle(task, lambda now: returned(now, reason) if failure else returned(now) | {"result": reason})
 
     def _settle(self, task: dict, change: Callable[[dict], dict]) -> bool:
         """Changes a task if the claim by which it was given still holds; says whether it did."""
         # exercise 11.2: in one locked step, replace the task by change(it) if it is still under the claim in
         # task["lease"]. It may be another worker's by now, or the same one's once more, or gone.
-        # hint: self.change(decide) gives all tasks to `decide` and stores the one it returns; None stores nothing
+        # hint: self.change(decide) gives all tasks to `decide` and stores the one it returns; None stores
+        # nothing
         # hint: an owner's name does not tell two claims apart. What does claimed() give each claim?
         def decide(tasks: dict[str, dict]) -> dict | None:
             now = tasks.get(task["id"])
@@ -237,7 +240,7 @@ class Worker(Teammate):
         return False
 
     def work(self) -> str:
-        """The task: its lease is renewed while a conversation lasts, whose last words are the result. Or the mail."""
+        """The task, whose lease is renewed meanwhile: the last words are its result. Or the mail."""
         if not self.task:
             own = [describe(task, self.tasks) for task in self.tasks.values() if task["owner"] == self.member][-9:]
             self.messages = [{"role": "user", "content": notification("your tasks", "\n".join(own) or "none")}]
@@ -271,7 +274,8 @@ class Worker(Teammate):
         try:
             text = self.run([{"role": "user", "content": prompt}])
             return text, self.gave_up or f"it ended with {self.stop}" * (self.stop != "end_turn"), True
-        except core.ModelError as error:  # asked again and again; only a task that is too long says nothing of the next
+        except core.ModelError as error:
+            # it was asked again and again; only of a task that is too long the next one may be better off
             self.leaving = self.leaving if error.too_long else "it has no model"
             refused = getattr(error.__cause__, "status_code", None) in (400, 413)  # what was said, not who asked
             return "", f"the model could not be asked: {error}", refused
@@ -337,7 +341,7 @@ class Working(Leading, TaskKeeping):
         return tasks
 
     def report(self) -> str:
-        """What has ended since the last report, a line each, and what is still open; empty when nothing has."""
+        """What has ended since the last report, a line each, and what is open; empty when nothing has ended."""
         tasks = self.graph.look()[1]
         new = [line for key, line in endings(tasks).items() if key not in self.told]
         self.told |= endings(tasks).keys()
@@ -360,13 +364,13 @@ class Working(Leading, TaskKeeping):
         return f"created {describe(task, tasks)}" + f" | for role {role}" * bool(role)
 
     def set_workers(self, count: int, role: str = ANY) -> str:
-        """Start or stop workers until there are so many of a role; each works on tasks of this role, or of none.
+        """Start or stop workers until there are so many of a role; each does tasks of this role, or of none.
 
         "explorer" has tools that only read. Who is to stop finishes its task first. Each costs as
         much as you do: use no more than there are tasks that can be done at the same time.
         """
         workers = [w for w in self.teammates.values() if (w.role, w.leaving) == (role, "") and w.state != "stopped"]
-        for worker in sorted(workers, key=lambda worker: worker.state == "idle")[max(count, 0):]:  # the idle ones go first
+        for worker in sorted(workers, key=lambda one: one.state == "idle")[max(count, 0):]:  # the idle go first
             worker.leaving = "one worker less"
         for _ in range(min(count, MOST) - len(workers)):
             taken = {*self.teammates, *self.team.living()}  # no name twice: who failed before is somebody else
@@ -428,7 +432,7 @@ def compare_times(agent: Working, messages: list[dict]) -> str:
     spans = [(task["lease"]["since"], task["ended"]) for task in tasks]
     clock = max(end for _, end in spans) - min(since for since, _ in spans)
     work, again = sum(end - since for since, end in spans), sum("failures" in task for task in tasks)
-    return f"{len(tasks)} done, {again} of them by a second worker, in {clock:.1f} s; one alone would need {work:.1f} s"
+    return f"{len(tasks)} done, {again} of them by a second worker, in {clock:.1f} s; alone it takes {work:.1f} s"
 
 
 DEMO = [
@@ -436,7 +440,7 @@ DEMO = [
      "make": TaskKeeping, "prompt": "Create nine tasks for the parts and one for the whole, and wait for the work.",
      "script": CREATE + ' ++ task_create say It is whole. :: ["part-1", "part-2", "part-3", "part-4", "part-5", '
                '"part-6", "part-7", "part-8", "part-9"] :: medium :: whole ;; task_next ;; say They wait.'},
-    {"note": "Three workers come, one of them from another process. That one is killed (-9) in the middle of its task.",
+    {"note": "Three workers come, one from another process, which is killed (-9) in the middle of its task.",
      "files": {"carol.py": f"import os\nos.execv({CAROL[0]!r}, {CAROL!r})\n"}, "after": compare_times,
      "prompt": "Run python3 carol.py & and wait until carol has a task. Then start two workers, and kill -9 carol.",
      "script": "bash python3 carol.py > carol.log 2>&1 & echo $! > carol.pid; until grep -qs carol .agent/tasks/t*; do "
@@ -450,6 +454,6 @@ DEMO = [
 if __name__ == "__main__":
     main(make_agent, session="s11", title="autonomous workers", demo=DEMO,
          commands={"workers": show_workers, "board": show_board, "tasks": show_tasks, "team": show_team}, options={
-             "--join": {"default": "", "metavar": "NAME", "help": "be a worker of this name on this folder, no prompt"},
+             "--join": {"default": "", "metavar": "NAME", "help": "be a worker of this name, without a prompt"},
              "--role": {"default": ANY, "help": "with --join: the role; tasks may be for one role only"},
              "--lease": {"type": float, "default": LEASE, "metavar": "S", "help": "seconds of a worker's lease"}})

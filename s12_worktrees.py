@@ -52,8 +52,9 @@ PARALLEL = 4  # agents at once: more would wait for the API's rate limit, and ea
 PLAIN = r"(?!(con|prn|aux|nul|(com|lpt)\d|head|create)$)[a-z0-9][a-z0-9_-]{0,39}"
 # ignored files that nobody misses, in git status
 CACHES = r"!! (.*/)?(__pycache__|\.(pytest|ruff|mypy)_cache)/"
-# tries while another git process holds index.lock for a moment; seconds: between two of them; for a git command (a
-# large checkout takes its time); for agents to end after Ctrl-C (one that waits for the API ends later, without acting)
+# tries while another git process holds index.lock for a moment; seconds: between two of them; for a git
+# command (a large checkout takes its time); for agents to end after Ctrl-C (one that waits for the API ends
+# later, without acting)
 LOCK_TRIES, LOCK_PAUSE, GIT_SECONDS, STOP_SECONDS = 50, 0.1, 300, 1.5
 # no hooks, no signatures, nothing in the background: git must neither wait for a person nor outlive us
 SETTINGS = ("-c core.quotepath=off -c core.hooksPath=/dev/null -c core.fsmonitor=false -c gc.auto=0 "

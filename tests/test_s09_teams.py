@@ -206,7 +206,7 @@ def test_a_reserved_or_impossible_name_joins_nobody(tmp_path, name):
 
 def test_a_member_whose_process_was_killed_counts_as_stopped_and_its_name_is_free(tmp_path):
     """B073"""
-    program = ("import sys, time; from s09_teams import Team; keep = Team(sys.argv[1]).join('ann', 'writer'); "
+    program = ("import sys, time, pathlib; from s09_teams import Team; keep = Team(pathlib.Path(sys.argv[1])).join('ann', 'writer'); "
                "print('joined', flush=True); time.sleep(60)")
     other = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "team")], cwd=ROOT, stdout=subprocess.PIPE)
     assert other.stdout.readline() == b"joined\n"

@@ -229,7 +229,7 @@ def test_only_who_was_asked_may_answer():
     for request_id, agent in (("r1", "ann"), ("r1", "cid"), ("r7", "bob")):
         with pytest.raises(ProtocolError, match=f"{agent} was not asked '{request_id}'"):
             protocol.answer(request_id, agent, "x", 1)
-    with pytest.raises(ProtocolError, match="it still has to answer: r1"):
+    with pytest.raises(ProtocolError, match="open: r1"):
         protocol.answer("r7", "bob", "x", 1)
 
 
@@ -403,7 +403,7 @@ def test_who_waits_for_a_review_asks_nothing_else(lead):
 
 @pytest.mark.parametrize("act, words", [
     (lambda lead: lead.review_plan("r1", False), "a rejection needs feedback"),
-    (lambda lead: lead.review_plan("r9", True), "was not asked 'r9'; it still has to answer: r1"),
+    (lambda lead: lead.review_plan("r9", True), "was not asked 'r9'; open: r1"),
     (lambda lead: lead.respond("r1", "yes"), "use review_plan"),
     (lambda lead: lead.ask("ann", "x"), "lead -> ann -> lead"),
 ])
