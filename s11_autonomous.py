@@ -275,9 +275,10 @@ class Worker(Teammate):
             text = self.run([{"role": "user", "content": prompt}])
             return text, self.gave_up or f"it ended with {self.stop}" * (self.stop != "end_turn"), True
         except core.ModelError as error:
-            # it was asked again and again; only of a task that is too long the next one may be better off
-            self.leaving = self.leaving if error.too_long else "it has no model"
-            refused = getattr(error.__cause__, "status_code", None) in (400, 413)  # what was said, not who asked
+            # it was asked again and again, and with the next task it would be the same, unless this one is too long;
+            # without a cause it was compaction that found no way to make it fit
+            self.leaving = self.leaving if error.too_long or not error.__cause__ else "it has no model"
+            refused = not error.__cause__ or getattr(error.__cause__, "status_code", None) in (400, 413)
             return "", f"the model could not be asked: {error}", refused
         except Exception as error:  # whatever it is, it must not end one worker after the other
             return "", core.reason(error), True

@@ -407,6 +407,17 @@ def test_a_task_whose_conversation_the_api_refuses_fails_by_that(lead, stand_in)
     assert lead.graph.load()["t1"]["status"] == "failed"
 
 
+def test_a_task_that_no_compaction_makes_fit_is_a_failure_and_the_worker_stays(lead):
+    class Full(Quick):
+        def ask_model(self, messages):
+            raise core.ModelError("the conversation needs about 9,000 tokens, 8,000 are free")
+
+    lead.graph.create("say x")
+    worker = start(lead, worker=Full)
+    worker.thread.join(10)
+    assert len(lead.graph.load()["t1"]["failures"]) == 1 and "no model" not in worker.leaving
+
+
 def test_a_lease_is_renewed_while_its_worker_works(lead, workspace):
     lead.graph.create("bash while [ ! -e go ]; do sleep 0.01; done ;; say mine")
     start(lead, lease=0.2)
