@@ -105,11 +105,11 @@ def test_the_validator_of_this_file_accepts_a_regular_conversation():
 # ------------------------------------------------------------------------------- a whole run
 
 
-def test_a_long_run_completes_against_a_thin_back_end(server, agent):
+def test_a_run_of_200_turns_completes_against_a_thin_back_end(server, agent):
     """Contract D: only text, tool_use and tool_result are portable; the loop needs no more."""
-    server.calls, messages = 49, prompt()
+    server.calls, messages = 199, prompt()
     assert agent.run(messages) == "All done."
-    assert len(server.requests) == 50 and agent.stop == "end_turn"
+    assert len(server.requests) == 200 and agent.stop == "end_turn"
     assert not breaches(messages)
 
 
