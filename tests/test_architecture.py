@@ -1,6 +1,7 @@
 """The house: who imports whom, how large a file may be, and what importing it may do."""
 
 import ast
+import functools
 import io
 import os
 import re
@@ -33,6 +34,7 @@ def ids(path):
     return path.stem
 
 
+@functools.cache
 def tree(path):
     return ast.parse(path.read_text(encoding="utf-8"))
 
