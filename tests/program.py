@@ -7,12 +7,14 @@ so do all where there is no fork.
 One server for all test workers is started and ended by conftest.py.
 """
 
+import contextlib
 import functools
 import gc
 import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -127,49 +129,79 @@ class Server:
     """The process that forks programs. It imports the SDK when it is asked for the first one."""
 
     def __init__(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="programs-")
-        os.environ[SERVER] = os.path.join(self.folder.name, "socket")
+        folder = tempfile.mkdtemp(prefix="programs-")
+        os.environ[SERVER] = os.path.join(folder, "socket")
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(os.environ[SERVER])
         listening.listen(64)
-        self.process = subprocess.Popen([sys.executable, __file__, str(listening.fileno())], stdin=subprocess.PIPE,
-                                        pass_fds=[listening.fileno()])
+        words = [sys.executable, __file__, str(listening.fileno()), folder]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=[listening.fileno()],
+                                        start_new_session=True)  # Ctrl-C is for the tests
         listening.close()
 
     def end(self):
-        self.process.communicate()  # the end of its input is the end of the server
-        self.folder.cleanup()
+        self.process.communicate()  # the end of its input is the end of the server, however the tests ended
         del os.environ[SERVER]
 
 
-def serve(listening):
-    """Forks a program for each connection, and tells it the end of its program."""
+def serve(listening, folder):
+    """Forks a program for each connection, and tells it the end of its program. Without its test none goes on."""
     children, (asleep, wake) = {}, socket.socketpair()
     wake.setblocking(False)
     signal.set_wakeup_fd(wake.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests
     while True:
-        ready = select.select([0, listening, asleep], [], [])[0]
+        ready = select.select([0, listening, asleep, *filter(None, children.values())], [], [])[0]
         if 0 in ready:
-            return [os.killpg(pid, signal.SIGKILL) for pid in children]
+            return end_all(children, folder)
         if asleep in ready:
             asleep.recv(1 << 16)
-            for pid in list(children):
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    children.pop(pid).send(str(os.waitstatus_to_exitcode(status)).encode())
+            reap(children)
+        for pid, connection in children.items():
+            if connection in ready:  # nobody says anything there: it was closed
+                signal_group(pid, signal.SIGTERM)
+                children[pid] = None
         if listening in ready:
             warm_up()
             connection = listening.accept()[0]
             size, streams, *_ = socket.recv_fds(connection, 4, 3)
-            job = json.loads(connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL))
-            if not (pid := os.fork()):
-                [one.close() for one in (listening, asleep, wake, connection, *children.values())]
-                return become(streams, *job)
-            connection.send(str(pid).encode())
-            children[pid] = connection
+            job = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+            if job and not (pid := os.fork()):
+                [one.close() for one in (listening, asleep, wake, connection, *filter(None, children.values()))]
+                return become(streams, *json.loads(job))
+            if job:
+                children[pid] = connection
+                tell(connection, pid)
             [os.close(stream) for stream in streams]
+
+
+def reap(children):
+    """Takes out the programs that have ended, and tells their codes."""
+    for pid in list(children):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            tell(children.pop(pid), os.waitstatus_to_exitcode(status))
+
+
+def tell(connection, number):
+    with contextlib.suppress(AttributeError, ConnectionError):  # the test, or its worker, is gone
+        connection.send(str(number).encode())
+
+
+def signal_group(pid, number):
+    with contextlib.suppress(ProcessLookupError):  # it has ended, or has not begun
+        os.killpg(pid, number)
+
+
+def end_all(children, folder):
+    """Ends all programs, politely first, so that they end what they started."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + 3
+        [signal_group(pid, number) for pid in children]
+        while children and time.monotonic() < deadline:
+            reap(children)
+            time.sleep(POLL)
+    shutil.rmtree(folder)
 
 
 @functools.cache
@@ -204,4 +236,4 @@ def become(streams, words, folder, environment):
 
 
 if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    serve(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
