@@ -30,11 +30,12 @@ STOPPED = {
 }
 
 # What acts on a terminal or cannot be seen: controls and escapes, half characters, marks of direction,
-# line ends of Unicode, blanks and tags without width. Joiners are at home behind a letter or a picture
-# that is not ASCII.
+# line ends of Unicode, blanks and tags without width. A joiner, and a mark of how to draw it, is at
+# home behind a letter or a picture that is not ASCII; a row of them could spell something.
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200e\u200f"
                     "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U0001d173-\U0001d17a"
-                    "\U000e0000-\U000e0fff]|(?<![^\x00-\x7f])[\u200c\u200d\ufe00-\ufe0f](?!\u20e3)")
+                    "\U000e0000-\U000e0fff]|(?<![^\x00-\x7f\u200c\u200d])[\u200c\u200d]"
+                    "|(?<![^\x00-\x7f\u200c\u200d\ufe00-\ufe0f])[\ufe00-\ufe0f](?!\u20e3)")
 
 
 def clean(text: str) -> str:

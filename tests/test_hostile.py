@@ -106,6 +106,7 @@ def test_text_for_one_line_is_sendable_and_harmless(text, shown):
 
 def test_a_hidden_character_is_named():
     assert clean("a\u202eb\x1b[2J\x9b\r\n") == "a<U+202E>b␛[2J<U+009B>\n"
+    assert clean("é\ufe01\ufe02ß\u200d\u200c") == "é\ufe01<U+FE02>ß\u200d<U+200C>"  # a row of them spells something
 
 
 def test_a_question_shows_a_call_whole_and_no_value_passes_for_a_field():
