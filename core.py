@@ -75,6 +75,7 @@ def emit(kind: str, **data) -> None:
 
 DEFAULT_MODEL = "claude-sonnet-5-5"
 STAND_IN_MODEL = "stand-in"
+WINDOW = "[1-9][0-9]{3,9}"  # less than 1,000 tokens would not even hold the tools
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,11 @@ class Settings:
     base_url: str = ""
     model: str = DEFAULT_MODEL
     timeout_ms: str = "600000"  # of silence, then a request is sent again; as given, client() checks it
-    window: int = 0  # tokens, of a model that MODELS does not know; 0: as ModelInfo says
+    context_window: str = ""  # tokens, of a model that MODELS does not know; as given, client() checks it
+
+    @property
+    def window(self) -> int:
+        return int(self.context_window) if re.fullmatch(WINDOW, self.context_window) else ModelInfo.window
 
     @property
     def offline(self) -> bool:
@@ -107,7 +112,7 @@ def settings() -> Settings:
     found = Settings(value["ANTHROPIC_API_KEY"], value["ANTHROPIC_AUTH_TOKEN"],
                      value["ANTHROPIC_BASE_URL"].rstrip("/").removesuffix("/messages").removesuffix("/v1"),
                      timeout_ms=value["API_TIMEOUT_MS"] or Settings.timeout_ms,
-                     window=int(value["CONTEXT_WINDOW"]) if value["CONTEXT_WINDOW"].isdecimal() else 0)
+                     context_window=value["CONTEXT_WINDOW"])
     default = STAND_IN_MODEL if found.offline else DEFAULT_MODEL
     return replace(found, model=value["MODEL_ID"] or value["ANTHROPIC_MODEL"] or default)
 
@@ -152,7 +157,7 @@ def model_info(model: str) -> ModelInfo:
     The stand-in plays models with a small window, for lessons: stand-in-32k has 32,000 tokens.
     """
     small = re.fullmatch(rf"{STAND_IN_MODEL}-(\d+)k", model)
-    other = ModelInfo(int(small[1]) * 1000 if small else settings().window or ModelInfo.window)
+    other = ModelInfo(int(small[1]) * 1000 if small else settings().window)
     return next((info for name, info in MODELS.items() if model.startswith(name)), other)
 
 
@@ -220,6 +225,9 @@ def _build_client(found: Settings):
     if not re.fullmatch("[1-9][0-9]{0,9}", found.timeout_ms):
         raise ValueError(f"API_TIMEOUT_MS is {found.timeout_ms!r}: "
                          "give a number of milliseconds, such as 600000")
+    if not re.fullmatch(f"({WINDOW})?", found.context_window):
+        raise ValueError(f"CONTEXT_WINDOW is {found.context_window!r}: "
+                         "give a number of tokens, 1000 or more, such as 32768")
     if found.offline:
         import offline
 
@@ -259,6 +267,11 @@ def call_model(attempt: Callable[[], object], agent: str = "main") -> dict:
 
 # ---------------------------------------------------------------------------------- messages
 
+REPLY = {"type": "object", "required": ["content"], "properties": {  # what is relied on; a schema for `problems`
+    "content": {"type": ["array", "string", "null"], "items": {"properties": {
+        "type": {"type": "string"}, "text": {"type": ["string", "null"]}}}},
+    "stop_reason": {"type": ["string", "null"]}, "usage": {"type": ["object", "null"]}}}
+
 
 def plain_reply(message) -> dict:
     """An SDK Message as a dict {content, stop_reason, usage}, ready to be stored and sent back.
@@ -267,8 +280,8 @@ def plain_reply(message) -> dict:
     dropped because the API refuses it in a request. Raises ValueError if it is no message.
     """
     reply = sendable(message.to_dict(mode="json", warnings=False) if hasattr(message, "to_dict") else {})
-    if "content" not in reply:
-        what = str(reply or "no JSON")[:200]
+    if found := problems(reply, REPLY):
+        what = f"{'; '.join(found)}: {reply}"[:200] if reply else "no JSON"
         raise ValueError(f"the server's answer is not a message of the Messages API: {what}")
     content = []
     for block in as_blocks(reply.get("content") or []):

@@ -92,7 +92,7 @@ def test_without_key_and_endpoint_the_model_is_the_stand_in():
     ({"ANTHROPIC_AUTH_TOKEN": "t"}, core.Settings("", "t")),
     ({"ANTHROPIC_BASE_URL": "http://h:1/v1/"}, core.Settings("", "", "http://h:1")),
     ({"ANTHROPIC_API_KEY": "k", "API_TIMEOUT_MS": "9"}, core.Settings("k", timeout_ms="9")),
-    ({"ANTHROPIC_API_KEY": "k", "CONTEXT_WINDOW": "32768"}, core.Settings("k", window=32768)),
+    ({"ANTHROPIC_API_KEY": "k", "CONTEXT_WINDOW": "32768"}, core.Settings("k", context_window="32768")),
     ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_MODEL": "a"}, core.Settings("k", model="a")),
     ({"ANTHROPIC_API_KEY": "k", "ANTHROPIC_MODEL": "a", "MODEL_ID": "b"}, core.Settings("k", model="b")),
 ], ids=str)
@@ -194,7 +194,8 @@ def test_what_retrying_cannot_help_fails_at_once_and_says_what_to_do(fault, word
 
 
 @pytest.mark.parametrize("name, value", [
-    ("ANTHROPIC_API_KEY", "sk-one\nsk-two"), ("API_TIMEOUT_MS", "ten"), ("API_TIMEOUT_MS", "0")])
+    ("ANTHROPIC_API_KEY", "sk-one\nsk-two"), ("API_TIMEOUT_MS", "ten"), ("API_TIMEOUT_MS", "0"),
+    ("CONTEXT_WINDOW", "32k"), ("CONTEXT_WINDOW", "1")])
 def test_a_setting_that_cannot_be_used_is_one_line_at_once(name, value, faulty, monkeypatch, events):
     faulty("ok")
     monkeypatch.setenv(name, value)
@@ -276,6 +277,17 @@ def test_odd_replies_of_other_back_ends_are_read(fields, expected):
 def test_what_is_no_message_is_a_model_error_at_once(answer, events):
     with pytest.raises(core.ModelError, match="not a message"):
         core.call_model(lambda: answer)
+    assert not events
+
+
+@pytest.mark.parametrize("fields, wrong", [
+    ({"content": 5}, "content must be array"), ({"usage": [1]}, "usage must be object"),
+    ({"stop_reason": ["end_turn"]}, "stop_reason must be string"),
+    ({"content": [{"type": "text", "text": 5}]}, "content[0].text must be string"),
+    ({"content": [{"type": ["text"]}]}, "content[0].type must be string")], ids=str)
+def test_a_message_that_is_shaped_wrong_is_a_model_error_which_says_where(fields, wrong, events):
+    with pytest.raises(core.ModelError, match=re.escape(f"not a message of the Messages API: {wrong}")):
+        core.call_model(lambda: SimpleNamespace(to_dict=lambda **_: {"content": []} | fields))
     assert not events
 
 
