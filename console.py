@@ -154,8 +154,7 @@ class Program:
         stands above it, and y, n or a typed there answers it.
         """
         with self.asking:
-            above = self.screen.prompt and threading.current_thread() is not threading.main_thread()
-            if not above:
+            if not self.screen.prompt or threading.current_thread() is threading.main_thread():
                 return self.ask_here(tool, given, rule, agent)
         with self.asking_above:
             return self.ask_above_prompt(tool, given, rule, agent)
@@ -261,8 +260,11 @@ class Program:
             text = input(prompt)
         finally:
             self.screen.prompt = ""
-        for line in iter(lambda: more_typed() and input(), False):
-            text += "\n" + line
+        try:
+            while more_typed():
+                text += "\n" + input()
+        except EOFError:  # Ctrl-D behind a line: it is answered first
+            self.waiting.append("/quit")
         return pasted(text)
 
     # commands --------------------------------------------------------------------------

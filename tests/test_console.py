@@ -364,9 +364,11 @@ def test_ctrl_c_twice_at_the_prompt_leaves(open_terminal):
 
 
 @needs_posix
-def test_end_of_input_leaves(open_terminal):
+@pytest.mark.parametrize("typed, answer", [("\x04", ""), ("say Bye.\r\x04", "Bye(?s:.*)1 turn")], ids=["alone", "behind a prompt"])
+def test_end_of_input_leaves_when_what_came_before_it_is_answered(open_terminal, typed, answer):
     t = open_terminal()
-    t.type("\x04")
+    t.type(typed)
+    t.wait_for(answer)
     assert t.exit_code() == 0 and t.settings_kept()
 
 
