@@ -335,10 +335,7 @@ class Program:
 
 
 def preload() -> None:
-    """Imports what the first turn needs, while the prompt is already there.
-
-    The client is built here, where no Ctrl-C strikes: half a client complains when it is thrown away.
-    """
+    """Imports what the first turn needs and makes the client, while the prompt is already there."""
     with contextlib.suppress(Exception):  # the first turn meets it again and says it in one line
         core.client()
     import rich.console  # noqa: F401

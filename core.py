@@ -40,6 +40,7 @@ import time
 import types
 import typing
 import uuid
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -206,16 +207,11 @@ class ModelError(Exception):
 
 def client():
     """The SDK's client for the present settings, built on first use; safe to call from threads."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    import anthropic  # noqa: F401  it takes long, and the program's end would wait for the thread below
-
     found = replace(settings(), model="")
     with _client_lock:
         if found not in _clients:
             _clients.clear()
-            with ThreadPoolExecutor(1) as apart:  # where no signal strikes: half a client complains when it is let go
-                _clients[found] = apart.submit(_build_client, found).result()
+            _clients[found] = _build_client(found)
         return _clients[found]
 
 
@@ -234,11 +230,33 @@ def _build_client(found: Settings):
         found = replace(found, api_key="stand-in", base_url=offline.start().url)
     elif not (found.api_key or found.auth_token):
         found = replace(found, api_key="none")  # local servers take any key
-    return anthropic.Anthropic(
+    http = _http_client(found.base_url)
+    made = anthropic.Anthropic(
         api_key=found.api_key or None, auth_token=None if found.api_key else found.auth_token,
-        base_url=found.base_url or "https://api.anthropic.com",
+        base_url=found.base_url or "https://api.anthropic.com", http_client=http,
         timeout=anthropic.Timeout(int(found.timeout_ms) / 1000, connect=5.0),
         max_retries=0)  # retries are ours (call_model), because the SDK's are silent
+    weakref.finalize(made, http.close).atexit = False  # at the end of the program it may still be in use
+    return made
+
+
+def _http_client(base_url: str):
+    """What carries the requests. The SDK's own complains with a traceback when Ctrl-C leaves it half made.
+
+    To this machine no proxy of the environment leads, and no TLS: such a context trusts nobody, and
+    is made without reading certificates.
+    """
+    import ssl
+
+    import anthropic
+
+    local = re.match(r"http://(localhost|127\.[0-9.]+|\[::1\])([:/]|$)", base_url, re.IGNORECASE)
+    plain = {"trust_env": False, "verify": ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)} if local else {}
+    try:
+        return anthropic.DefaultHttpxClient(**plain)
+    except (ImportError, OSError, ValueError) as error:  # no SOCKS package; no such file; no such kind of proxy
+        raise ValueError(f"the network's settings cannot be used ({error}): "
+                         "check ALL_PROXY, HTTPS_PROXY and SSL_CERT_FILE in the environment") from error
 
 
 def call_model(attempt: Callable[[], object], agent: str = "main") -> dict:

@@ -1,6 +1,7 @@
 """core: events, settings, the client and its retries, reply shapes, validation, dispatch, permissions."""
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -152,12 +153,37 @@ def test_a_base_url_without_a_key_works(stand_in):
     assert core.text_of(ask("say Hi.")["content"]) == "Hi."
 
 
-def test_the_client_is_made_where_ctrl_c_does_not_strike(stand_in):
-    """A client that is half made complains on the screen, with a traceback, when it is let go."""
-    with interrupted_at(1, "_base_client.py") as whole:
-        core.client()
-        whole.append(True)
-    assert whole
+@pytest.mark.parametrize("file", ["_base_client.py", "httpx2/_client.py"])
+def test_ctrl_c_while_the_client_is_made_leaves_nothing_that_complains(file, stand_in, monkeypatch):
+    """The SDK's own HTTP client would: half made, it shows a traceback when it is let go."""
+    complaints = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    for line in itertools.count(1, 5):
+        core._clients.clear()
+        with interrupted_at(line, file) as whole:
+            core.client()
+            whole.append(True)
+        if whole:
+            break
+    assert line > 5 and complaints == []
+
+
+@pytest.mark.parametrize("name, value", [("HTTP_PROXY", "http://127.0.0.1:9"), ("ALL_PROXY", "socks5://127.0.0.1:9"),
+                                         ("SSL_CERT_FILE", "/no/such/file")])
+def test_what_leads_out_of_this_machine_does_not_stand_before_a_server_on_it(name, value, stand_in, monkeypatch):
+    monkeypatch.setenv(name, value)
+    core._clients.clear()
+    assert core.text_of(ask("say Hi.")["content"]) == "Hi."
+
+
+@pytest.mark.parametrize("name, value", [("ALL_PROXY", "gopher://127.0.0.1:9"), ("SSL_CERT_FILE", "/no/such/file")])
+def test_a_network_setting_that_cannot_be_used_is_one_line_at_once(name, value, monkeypatch, events):
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", "https://h.invalid")
+    monkeypatch.setenv(name, value)
+    core._clients.clear()
+    with pytest.raises(core.ModelError, match=f"network's settings cannot be used.*{name}"):
+        ask()
+    assert not events
 
 
 def test_the_client_follows_changed_settings(monkeypatch):
