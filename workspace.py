@@ -344,7 +344,8 @@ class Workspace:
         shell = Shell(command, self.root)
         self.shells.add(shell)
         try:
-            in_time = shell.start().exited.wait(min(timeout, 600))
+            shell.start()  # a Ctrl-C that strikes just before a wait is noticed only behind it, so waits are short
+            in_time = any(shell.exited.wait(0.1) for _ in range(int(min(timeout, 600) / 0.1) + 1))
             if not in_time:
                 shell.kill()
             output = shell.output.text().rstrip("\n")

@@ -21,8 +21,6 @@ from endpoint import ThinServer
 
 TESTS = Path(__file__).parent
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
-os.environ["SSL_CERT_DIR"] = str(TESTS)  # where no certificate lies: no test speaks TLS, and to read them
-os.environ.pop("SSL_CERT_FILE", None)  # all for each new client took longer than most tests
 LONGEST = ("test_practice.py", "test_docs.py", "test_console.py", "test_s12_worktrees.py")
 SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_", "API_"))] + ["MODEL_ID", "NO_COLOR"]
 

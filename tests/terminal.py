@@ -23,8 +23,8 @@ class Terminal:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self.slave = slave
         self.before = termios.tcgetattr(slave)
-        kept = {name: os.environ[name] for name in ("PATH", "SSL_CERT_DIR")}
-        environment = {**kept, "HOME": str(folder), "TERM": "xterm-256color", "LANG": "C.UTF-8", **environment}
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TERM": "xterm-256color",
+                       "LANG": "C.UTF-8", **environment}
         self.process = Program(*arguments, folder=folder, environment=environment, terminal=slave, fresh=fresh)
 
     def type(self, text):

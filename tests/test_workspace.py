@@ -310,6 +310,22 @@ def test_ctrl_c_at_any_instant_leaves_no_process(workspace, tmp_path):
 
 
 @POSIX
+def test_a_ctrl_c_that_wakes_no_wait_is_noticed_all_the_same(workspace):
+    """B134: one that strikes just before a wait begins is like this one, which another thread receives."""
+    def strike():
+        until((workspace.root / "begun").exists)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    threading.Thread(target=strike).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            workspace.bash("touch begun; sleep 60")
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+
+@POSIX
 def test_a_second_ctrl_c_during_the_kill_still_ends_the_command(workspace):
     def strike():
         pid_in(workspace.root / "pid")
