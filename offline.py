@@ -351,7 +351,13 @@ class StandIn(ThreadingHTTPServer):
         self.cache, self.count, self.lock = Cache(clock), 0, threading.Lock()
         self.stopping = threading.Event()
         self.log = open(log, "a", encoding="utf-8") if log else None
-        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+        self.serving = threading.Thread(target=self.serve, daemon=True)
+        self.serving.start()
+
+    def serve(self) -> None:
+        """Takes connections until `stop`; unlike serve_forever it sleeps in between, and stops at once."""
+        while not self.stopping.is_set():
+            self.handle_request()
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer's asks the resolver for a name
@@ -390,7 +396,11 @@ class StandIn(ThreadingHTTPServer):
         """Close every socket; calling it again does nothing."""
         if not self.stopping.is_set():
             self.stopping.set()
-            self.shutdown()
+            try:
+                socket.create_connection(self.server_address, timeout=1).close()  # wakes `serve`
+                self.serving.join(1)
+            except OSError:
+                pass  # no more sockets; it ends with the program
             self.server_close()
             for connection in list(self.connections):
                 try:
