@@ -8,6 +8,7 @@ when it is installed, else `walk` and `python_matches` do it by the same rules.
 Importing this file does nothing.
 """
 
+import heapq
 import itertools
 import operator
 import os
@@ -103,12 +104,13 @@ def ripgrep_command(base: Path, glob: str, *options: str) -> list[str]:
     last = "*" if base.is_file() else glob.rsplit("/", 1)[-1]
     plain = re.fullmatch(r"[\w.*?-]*\w[\w.*?-]*", last) and "**" not in last
     kind = ["--type-add", f"pick:{last}", "--type", "pick"] if plain else []
-    return [*RIPGREP, *kind, *options, "--", str(base)]
+    return [*RIPGREP, *kind, *options]
 
 
 def ripgrep_matches(pattern: str, base: Path, glob: str, ignore_case: bool) -> Iterator[Match]:
     """Every match that ripgrep finds, file by file."""
-    command = ripgrep_command(base, glob, *MATCHING, *["--ignore-case"] * ignore_case, "--regexp", pattern)
+    folded = ["--ignore-case"] * ignore_case
+    command = ripgrep_command(base, glob, *MATCHING, *folded, "--regexp", pattern, "--", str(base))
     pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
     process = subprocess.Popen(command, stdin=nothing, stdout=pipe, stderr=pipe)
     start = len(os.path.join(base if base.is_dir() else base.parent, ""))
@@ -165,16 +167,21 @@ def python_matches(pattern: str, base: Path, glob: str, ignore_case: bool) -> It
 # ---------------------------------------------------------------------------------- files
 
 
-def list_files(base: Path, glob: str = "**") -> Iterable[str]:
-    """The names, in no order, of the regular files below a folder that fit a glob. Raises ValueError."""
+def list_files(base: Path, glob: str, limit: int) -> tuple[int, list[str]]:
+    """How many regular files below a folder fit a glob, and the names of the first `limit` in order.
+
+    Raises ValueError when the glob is not valid.
+    """
     fits = name_filter(glob)
-    if not shutil.which("rg"):
-        return filter(fits, walk(base))
+    names = list(filter(fits, ripgrep_files(base, glob) if shutil.which("rg") else walk(base)))
+    return len(names), heapq.nsmallest(limit, names)
+
+
+def ripgrep_files(base: Path, glob: str) -> list[str]:
+    """The names, in no order, of the files below a folder, among them all that fit the glob."""
     command = ripgrep_command(base, glob, "--files")
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True)
-    listed = "\0" + os.fsdecode(done.stdout)
-    names = listed.replace("\0" + os.path.join(base, ""), "\0").replace(os.sep, "/").split("\0")[1:-1]
-    return filter(fits, names)
+    done = subprocess.run(command, cwd=base, stdin=subprocess.DEVNULL, capture_output=True)  # there names are short
+    return os.fsdecode(done.stdout).replace(os.sep, "/").split("\0")[:-1]
 
 
 # The rules of one .gitignore: where the names it speaks of begin in a path, one expression with a

@@ -504,11 +504,11 @@ class Workspace:
         if not base.is_dir():
             raise ToolError(f"glob: {path} is not a folder")
         try:
-            names = sorted(list_files(base, pattern))
+            total, names = list_files(base, pattern, SHOWN_FILES)
         except ValueError as error:
             raise ToolError(f"glob: {error}") from error
-        shown = [self.prefix(base) + name for name in names[:SHOWN_FILES]]
-        return shown_of(shown, len(names), "files", f"(no files match {pattern} in {path})")
+        shown = [self.prefix(base) + name for name in names]
+        return shown_of(shown, total, "files", f"(no files match {pattern} in {path})")
 
 
 # the details of read ----------------------------------------------------------

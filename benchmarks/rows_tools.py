@@ -103,9 +103,9 @@ def rivals(tool: str, tree: Path, pattern: str, glob: str = "**") -> dict[str, l
     import search
 
     if tool == "grep":
-        return {"rg": search.ripgrep_command(tree, glob, *search.MATCHING, "--regexp", pattern)}
+        return {"rg": search.ripgrep_command(tree, glob, *search.MATCHING, "--regexp", pattern, "--", str(tree))}
     fd = shutil.which("fd") or shutil.which("fdfind")
-    them = {"rg": search.ripgrep_command(tree, pattern, "--files")}
+    them = {"rg": search.ripgrep_command(tree, pattern, "--files", "--", str(tree))}
     if fd:
         them["fd"] = [fd, "--type", "f", "--hidden", "--glob", pattern.removeprefix("**/"), str(tree)]
     return them
