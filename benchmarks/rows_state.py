@@ -21,6 +21,40 @@ REST = 6
 
 
 @row
+def micro_row(sizes: Sizes, folder: Path) -> Iterator[Line]:
+    """A pass of micro-compaction over a long conversation: with nothing to do, and with much."""
+    few = FREED_AT_ONCE * 4 // LONG - 1
+    for what, many in (("no long result", 0), ("just too few long", few), ("all long", sizes.messages)):
+        seconds, freed = fresh(micro_figures, sizes.messages, many)
+        assert bool(freed) == (many == sizes.messages), f"{what}: {freed} tokens were freed"
+        line = limited(f"{sizes.messages:,} messages, {what}", seconds, 0.005)
+        yield Line(line.what, line.value, f"{freed:,} tokens freed") if freed else line
+
+
+LONG = WORTH + 100  # characters of a result that micro-compaction may replace
+
+
+def micro_figures(messages: int, many: int) -> tuple[list[float], int]:
+    """Seconds of each pass over a conversation whose first `many` results are long, and the tokens freed."""
+    freed = 0
+
+    def once() -> float:
+        nonlocal freed
+        conversation: list[dict] = [{"role": "user", "content": "begin"}]
+        for number in range(messages // 2):
+            name, text = f"toolu_{number}", "x" * (LONG if number < many else 99)
+            call = {"type": "tool_use", "id": name, "name": "read", "input": {"path": f"{number}.py"}}
+            result = {"type": "tool_result", "tool_use_id": name, "content": text}
+            conversation += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+        gc.collect()  # what the building left behind is not the pass's to clear away
+        start = time.perf_counter()
+        freed = micro(conversation)
+        return time.perf_counter() - start
+
+    return in_turn(30, once)[0], freed
+
+
+@row
 def tasks_row(sizes: Sizes, folder: Path) -> Iterator[Line]:
     """Tasks created, claimed and finished by processes that share one folder, each task exactly once."""
     for processes in PROCESSES:
@@ -103,37 +137,3 @@ def soak_row(sizes: Sizes, folder: Path) -> Iterator[Line]:
 
 SOAKS = {"soak_mailbox": "--messages 2000 --kills 5", "soak_claims": "--tasks 200",
          "soak_team": "--mates 5 --messages 40"}  # and what makes each of them small
-
-
-@row
-def micro_row(sizes: Sizes, folder: Path) -> Iterator[Line]:
-    """A pass of micro-compaction over a long conversation: with nothing to do, and with much."""
-    few = FREED_AT_ONCE * 4 // LONG - 1
-    for what, many in (("no long result", 0), ("just too few long", few), ("all long", sizes.messages)):
-        seconds, freed = fresh(micro_figures, sizes.messages, many)
-        assert bool(freed) == (many == sizes.messages), f"{what}: {freed} tokens were freed"
-        line = limited(f"{sizes.messages:,} messages, {what}", seconds, 0.005)
-        yield Line(line.what, line.value, f"{freed:,} tokens freed") if freed else line
-
-
-LONG = WORTH + 100  # characters of a result that micro-compaction may replace
-
-
-def micro_figures(messages: int, many: int) -> tuple[list[float], int]:
-    """Seconds of each pass over a conversation whose first `many` results are long, and the tokens freed."""
-    freed = 0
-
-    def once() -> float:
-        nonlocal freed
-        conversation: list[dict] = [{"role": "user", "content": "begin"}]
-        for number in range(messages // 2):
-            name, text = f"toolu_{number}", "x" * (LONG if number < many else 99)
-            call = {"type": "tool_use", "id": name, "name": "read", "input": {"path": f"{number}.py"}}
-            result = {"type": "tool_result", "tool_use_id": name, "content": text}
-            conversation += [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
-        gc.collect()  # what the building left behind is not the pass's to clear away
-        start = time.perf_counter()
-        freed = micro(conversation)
-        return time.perf_counter() - start
-
-    return in_turn(30, once)[0], freed
