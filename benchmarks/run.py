@@ -36,7 +36,7 @@ import rows_tools  # noqa: F401
 from measure import QUICK, ROOT, ROWS, Line, Sizes
 
 RESULTS = ROOT / "benchmarks" / "results.md"
-ORDER = "start loop growth bash read grep glob tasks mailbox micro soak imports suite".split()
+ORDER = "start loop growth bash micro read grep glob tasks mailbox soak imports suite".split()
 VERDICT = {True: "pass", False: "MISS", None: ""}
 
 
