@@ -1,5 +1,6 @@
 """What every test may use: a clean environment, a workspace, and a strict stand-in of its own."""
 
+import gc
 import importlib
 import io
 import json
@@ -21,7 +22,7 @@ from endpoint import ThinServer
 
 TESTS = Path(__file__).parent
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
-LONGEST = ("test_practice.py", "test_docs.py", "test_console.py", "test_s12_worktrees.py")
+LONGEST = ["practice", "s12_worktrees", "docs", "console", "workspace", "endpoints", "trouble", "s06_compact", "s09_teams"]
 SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_", "API_"))] + ["MODEL_ID", "NO_COLOR"]
 
 
@@ -36,8 +37,10 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files first, so that no worker is left alone with them at the end."""
-    items.sort(key=lambda item: item.path.name not in LONGEST)
+    """The longest files first, so that no worker is left alone with one at the end."""
+    order = {f"test_{name}.py": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
+    gc.freeze()  # what stays to the end need not be looked at by each collection
 
 
 @pytest.fixture(scope="session")

@@ -189,8 +189,9 @@ def tell(connection, number):
 
 
 def signal_group(pid, number):
-    with contextlib.suppress(ProcessLookupError):  # it has ended, or has not begun
-        os.killpg(pid, number)
+    for send in (os.killpg, os.kill):  # one that has just been forked has no group of its own yet
+        with contextlib.suppress(ProcessLookupError):  # it has ended, but its end was not taken notice of
+            return send(pid, number)
 
 
 def end_all(children, folder):

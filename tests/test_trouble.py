@@ -50,7 +50,7 @@ TROUBLES = {
     "stalled": Trouble("stall:60", "timed out", "ask again; API_TIMEOUT_MS"),
     "429 with a long wait": Trouble("429:7200", "(HTTP 429)", "wants a wait of 7,200 s; ask again after that", False),
     "401": Trouble("401", "invalid x-api-key (HTTP 401)", "check ANTHROPIC_API_KEY", False),
-    "404 model": Trouble("404", "404", "check the model (--model or MODEL_ID)", False),
+    "404 model": Trouble("404", "Fault 404", "check the model (--model or MODEL_ID)", False),
     "413": Trouble("413", "the server answered HTTP 413", "/clear starts afresh, /compact (s06) shortens it", False),
     "400 prompt too long": Trouble("400:prompt", "prompt is too long", "/clear starts afresh, /compact", False),
     "400 other": Trouble("400", "Fault 400", "the conversation is kept, /clear starts afresh", False),
