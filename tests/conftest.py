@@ -21,8 +21,10 @@ import program
 from endpoint import ThinServer
 
 TESTS = Path(__file__).parent
+gc.disable()  # until all tests are imported
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
-LONGEST = ["practice", "s12_worktrees", "docs", "console", "workspace", "endpoints", "trouble", "s06_compact", "s09_teams"]
+LONGEST = ["practice", "s12_worktrees", "docs", "console", "workspace", "endpoints", "trouble", "s06_compact", "s09_teams",
+           "offline", "s11_autonomous", "s01_agent_loop"]  # the longest first
 SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_", "API_"))] + ["MODEL_ID", "NO_COLOR"]
 
 
@@ -40,7 +42,10 @@ def pytest_collection_modifyitems(items):
     """The longest files first, so that no worker is left alone with one at the end."""
     order = {f"test_{name}.py": place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
-    gc.freeze()  # what stays to the end need not be looked at by each collection
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        importlib.import_module("anthropic")  # sooner or later each worker needs it
+    gc.freeze()  # what is imported stays to the end: no collection need look at it
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

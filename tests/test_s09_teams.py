@@ -336,6 +336,7 @@ def test_a_teammate_is_told_its_name_and_role_and_has_no_tool_to_spawn_or_broadc
     lead.spawn_teammate("ann", "explorer", "say ready")
     lead.spawn_teammate("bob", "You try things.", "say ready")
     ann, bob = lead.teammates["ann"], lead.teammates["bob"]
+    until(lambda: all_rest(lead))  # a request takes in mail, so it must not be asked for while ann has some
     assert "You are ann" in ann.system and ROLES["explorer"] in ann.system and "You try things." in bob.system
     assert list(ann.tools) == [*core.BASE_TOOLS, "send_message", "read_inbox"]
     assert {"spawn_teammate", "list_teammates", "broadcast"} <= lead.tools.keys()
@@ -490,13 +491,14 @@ def test_without_wait_only_mail_that_is_there_is_news(lead):
 
 @needs_posix
 def test_ctrl_c_in_the_lead_leaves_the_team_alive_and_the_conversation_valid(lead):
-    lead.spawn_teammate("ann", "writer", "bash sleep 0.5 ;; say Slept.")
+    lead.spawn_teammate("ann", "writer", "bash until [ -e go ]; do sleep 0.05; done ;; say Slept.")
     messages = [{"role": "user", "content": "read_inbox ;; say ok"}]
     core.listeners.append(lambda event: event["kind"] == "tool_call" and event["name"] == "read_inbox"
                           and threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start())
     with pytest.raises(KeyboardInterrupt):
         lead.run(messages)
     assert accepted(lead, messages)
+    (lead.workspace.root / "go").touch()
     until(lambda: "Slept." in texts(messages) or lead.team.mailbox.receive(LEAD))
     assert lead.teammates["ann"].thread.is_alive()
     assert lead.run([*messages, {"role": "user", "content": "say go on"}])

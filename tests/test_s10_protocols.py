@@ -28,7 +28,7 @@ from s10_protocols import (
     ProtocolError,
     show_protocol,
 )
-from talk import accepted, needs_posix, played, results, texts, until
+from talk import SLEEPER, accepted, needs_posix, played, results, texts, until
 
 ENDS = {"answered", "refused", "timed out", "cancelled"}
 
@@ -297,7 +297,7 @@ def test_ctrl_c_while_waiting_cancels_the_request_and_leaves_the_conversation_va
     spawn(lead, "bob")
     core.listeners.append(lambda event: event["kind"] == "tool_call" and event["name"] == "request"
                           and threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start())
-    messages = [{"role": "user", "content": step("request", to="bob", question="x\nbash sleep 0.3") + " ;; say ok"}]
+    messages = [{"role": "user", "content": step("request", to="bob", question=f"x\nbash sleep {SLEEPER}") + " ;; say ok"}]
     with pytest.raises(KeyboardInterrupt):
         lead.run(messages)
     assert lead.exchange.protocol.requests["r1"].outcome == "cancelled"
