@@ -82,6 +82,7 @@ def exercises_in(path: Path) -> list[dict]:
     return found
 
 
+@functools.cache
 def code_lines(path: Path) -> int:
     """Lines with code: neither blank, nor comment, nor docstring."""
     text, tree = source_of(path)
