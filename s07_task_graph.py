@@ -225,8 +225,9 @@ class TaskGraph:
         if scan := whole or time.monotonic() - self._scanned > TRUSTED:
             changed += [*self._tasks, *(path.name.partition(".")[0] for path in self.folder.iterdir())]
         numbers = sorted({int(i[1:]) for i in changed if re.fullmatch("t[1-9][0-9]{0,8}", i)})
-        tasks = self._tasks | {f"t{number}": self._read(f"t{number}") for number in numbers}
-        self._tasks = {i: tasks[i] for i in tasks if tasks[i]}  # a new dict: other threads may walk the old one
+        read = {f"t{number}": self._read(f"t{number}") for number in numbers}
+        # a new dict: other threads may walk the old one
+        self._tasks = {i: task for i, task in (self._tasks | read).items() if task}
         self._last_id, self._read_to = max([self._last_id, *numbers]), end  # last, so that Ctrl-C loses nothing
         self._scanned = time.monotonic() if scan else self._scanned
 
