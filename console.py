@@ -22,6 +22,7 @@ import argparse
 import contextlib
 import errno
 import functools
+import gc
 import os
 import queue
 import re
@@ -338,15 +339,14 @@ def preload() -> None:
     """Imports what the first turn needs and makes the client, while the prompt is already there."""
     with contextlib.suppress(Exception):  # the first turn meets it again and says it in one line
         core.client()
-    import rich.console  # noqa: F401
+    gc.freeze()  # the SDK's many objects stay: a last look at each of them would delay the end
     import rich.markdown  # noqa: F401
 
 
 def end(number: int, frame) -> None:
     """SIGTERM and SIGHUP leave by the ordinary way, once, so that nothing outlives the program."""
-    for name in ("SIGTERM", "SIGHUP", "SIGINT"):  # a second one must not cut the clean-up short
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for name in {"SIGTERM", "SIGHUP", "SIGINT"} & vars(signal).keys():  # a second one must not cut the clean-up short
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     sys.exit(128 + number)
 
 
@@ -358,9 +358,8 @@ def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = 
             setattr(sys, name, open(os.devnull, mode))
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="replace" if stream is not sys.stdin else "surrogateescape")
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), end)
+    for name in {"SIGTERM", "SIGHUP"} & vars(signal).keys():  # Windows has no SIGHUP
+        signal.signal(getattr(signal, name), end)
     try:
         core.load_env_file()
         own = [name.lstrip("-").replace("-", "_") for name in options or {}]

@@ -26,8 +26,6 @@ Importing this file does nothing: no client, no environment, no file, no output.
 """
 
 import fnmatch
-import functools
-import gc
 import glob
 import inspect
 import itertools
@@ -217,17 +215,9 @@ def client():
         return _clients[found]
 
 
-@functools.cache
-def _sdk():
-    """The SDK, imported once. Its many objects stay: no collection need look at them, nor the end of the program."""
+def _build_client(found: Settings):
     import anthropic
 
-    gc.freeze()
-    return anthropic
-
-
-def _build_client(found: Settings):
-    anthropic = _sdk()
     if not re.fullmatch("[1-9][0-9]{0,9}", found.timeout_ms):
         raise ValueError(f"API_TIMEOUT_MS is {found.timeout_ms!r}: "
                          "give a number of milliseconds, such as 600000")
