@@ -136,7 +136,7 @@ def check_one(desk: Desk, exercise: Exercise, answer: str | None = None) -> int:
         core.atomic_write(desk.file(exercise), (question(exercise).rstrip() + f" {answer}\n").encode())
     outcome = judge(exercise, desk.file(exercise))
     failure, known = outcome["failure"], desk.of(exercise)
-    tries = known.get("tries", 0) + (bool(failure) and failure["kind"] in ("wrong", "error", "endless"))
+    tries = known.get("tries", 0) + (bool(failure) and failure["kind"] in ("wrong", "error", "endless", "ended"))
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     desk.note(exercise.number, tries=tries, passed=not failure, **({} if failure else {"at": known.get("at", now)}))
     show_failure(desk, exercise, outcome) if failure else show_success(desk, exercise, outcome)
@@ -167,7 +167,7 @@ def show_failure(desk: Desk, exercise: Exercise, outcome: dict) -> None:
     line = f"{path}, line {failure['line']}" if failure.get("line") else path
     heads = {"todo": "nothing to judge yet", "syntax": f"this is no Python yet: {failure['got']}\n    {line}",
              "broken": f"the tests could not run; that is no fault of yours: {failure['got']}",
-             "endless": f"it does not end: stopped after {SECONDS} seconds"}
+             "endless": f"it does not end: stopped after {SECONDS} seconds", "ended": "it ended the whole program"}
     shown_already = f"; {counted(outcome['passed'])} already" if outcome["passed"] else ""
     say(f"{exercise.number}  ✗ {heads.get(failure['kind'], 'not yet' + shown_already)}", "red")
     if failure["kind"] == "broken":
@@ -212,6 +212,7 @@ def check_all(desk: Desk, number: str | None, as_json: bool) -> int:
     if not as_json:
         started = [one for one in chosen if desk.started(one)]
         return max([check_one(desk, one) for one in started] or [overview(desk)])
+    desk.must_exist()
     report = []
     for one in chosen:
         outcome = judge(one, desk.file(one)) if desk.started(one) else {"passed": 0, "failure": {"kind": "not started"}}

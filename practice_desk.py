@@ -64,6 +64,11 @@ class Desk:
         # without its first line it is the one that was started last
         return found[1] if found else self.progress().get(front.stem, {}).get("started", "")
 
+    def must_exist(self) -> None:
+        """Usage when there is no such folder: a misspelt name must not look like no work at all."""
+        if not self.folder.is_dir():
+            raise Usage(f"there is no folder {self.folder}; --folder names the one with the learner's files")
+
     def started(self, exercise: Exercise) -> bool:
         """Whether there is a file of a learner's."""
         return self.file(exercise).is_file()

@@ -121,7 +121,7 @@ def check(jobs: list[dict]) -> list[dict]:
                 [sys.executable, "-X", "utf8", *first, practice_probe.__file__, asked, told],
                 cwd=ROOT, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TEST_PROGRAM_SERVER": ""})
+                env=environment | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "TEST_PROGRAM_SERVER": "", "PYTHONBREAKPOINT": "0"})
             try:
                 process.wait(sum(job["limit"] * (len(job["tests"]) + 1) for job in jobs))
             except subprocess.TimeoutExpired:
@@ -129,8 +129,9 @@ def check(jobs: list[dict]) -> list[dict]:
             finally:
                 kill(process)
         outcomes = [json.loads(line) for line in told.read_text(encoding="utf-8").splitlines()]
-        words = said.read_text("utf-8", "replace").strip().splitlines()[-3:] or ["it ended without a word"]
-    return outcomes + [broken(" ".join(words))] * (len(jobs) - len(outcomes))
+        words = " ".join(said.read_text("utf-8", "replace").strip().splitlines()[-3:])
+    ended = broken(words) if words else {"passed": 0, "failure": {"kind": "ended", "got": "the program ended in a test"}}
+    return outcomes + [ended] * (len(jobs) - len(outcomes))
 
 
 def kill(process: subprocess.Popen) -> None:

@@ -92,7 +92,8 @@ class Listener:
         todo = isinstance(error, NotImplementedError) or any("NotImplementedError" in one["gave"] for one in self.calls)
         judged = not own or isinstance(error, AssertionError) or type(error).__name__ == "Failed"
         if judged and in_test and not todo:
-            seen = self.compare(error, *statement(in_test[-1]))
+            asked = [found for entry in in_test if (found := statement(entry))[0]]  # a helper may just return
+            seen = self.compare(error, *(asked or [("", "")])[-1])
         else:
             seen = {"expected": "no error", "got": f"{type(error).__name__}: {error}"[:SHOWN]}
         at = in_test[0].lineno + 1 if in_test else 0
@@ -102,7 +103,7 @@ class Listener:
     def compare(self, error: BaseException, asserted: str, values: str) -> dict:
         """What was expected and what came, in words; `values` are those of the names in the statement."""
         text, gave = str(error), self.calls[-1]["gave"] if self.calls else ""
-        if match := re.search(r"Regex: (.*)\n\s+(?:Input|Actual message): (.*)", text):
+        if match := re.search(r"(?i)regex: (.*)\n\s+(?:input|actual message): (.*)", text):
             return {"expected": f"an error that says {match[1]}", "got": match[2]}
         if "DID NOT RAISE" in text:
             return {"expected": "an error: " + text.partition("DID NOT RAISE ")[2], "got": gave or "none"}
@@ -128,7 +129,7 @@ class Listener:
         name, _, case = self.test.rpartition("::")[2].partition("[")
         last = self.calls[-1] if self.calls else {"input": "", "gave": ""}
         self.failure = self.failure or {
-            "kind": kind, "test": self.test, "behaviour": name.removeprefix("test_").replace("_", " "),
+            "kind": kind, "test": self.test, "behaviour": name[5:].replace("_", " ") if name.startswith("test_") else name,
             "case": case.removesuffix("]"), **last, **more}
 
 
@@ -244,8 +245,8 @@ def run(job: dict, tell, scratch: Path) -> dict:
     except BaseException as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == job["path"]]
-        listener.fail("error", expected="a file that can be imported", got=f"{type(error).__name__}: {error}",
-                      line=lines[-1] if lines else None)
+        listener.fail("error", expected=f"a file that can be imported and has {job['function'] or 'all it had'}",
+                      got=f"{type(error).__name__}: {error}", line=lines[-1] if lines else None)
     else:
         code = pytest.main([*job["options"], f"--basetemp={scratch}", *job["tests"]], plugins=[listener])
         if code and not listener.failure:

@@ -98,7 +98,8 @@ def is_own(name: str, branch: str) -> bool:
 def free_branch(name: str, branches: list[str]) -> str:
     """task/NAME, or the first variant of it that can exist beside the branches there are."""
     # exercise 12.1: the variants are task/NAME-2, task/NAME-3 and so on; if there is a branch "task",
-    # all begin with task-NAME. A branch is a file in git: where there is a/b, neither a nor a/b/c can be.
+    # all begin with task-NAME. A branch is a file in git: where there is a/b, neither a nor a/b/c can be,
+    # and where the file system takes a and A as one, nor can A/b.
     # hint: "task/t1/more" stands in the way of "task/t1"; "task/t10" does not
     # hint: compare with .casefold(): on many file systems TASK/T1 and task/t1 are one file
     taken = [f"{branch}/".casefold() for branch in branches]

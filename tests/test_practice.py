@@ -193,6 +193,24 @@ def test_a_wrong_solution_is_shown_with_input_expected_and_got(folder):
     assert "chosen, hidden = nearest([near, far, other])" in output and "I see 3" in output
 
 
+OTHER_WORDS = """if not 1 <= index <= len(plan):
+    raise core.ToolError(f"No task {index}")
+back = {"in_progress": "pending"} if status == "in_progress" else {}
+changed = [{**task, "status": back.get(task["status"], task["status"])} for task in plan]
+changed[index - 1]["status"] = "done" if status == "completed" else status
+return changed"""
+
+
+@pytest.mark.parametrize("body, expected, got", [
+    (OTHER_WORDS, "an error that says '?no task 0; the tasks are 1 to 2", "No task 0"),
+    ("return None", r"that this holds: statuses\(set_status", "None"),
+    ("breakpoint()\nreturn plan", r"that this holds|\['done'\]", "pending")])
+def test_what_a_test_wanted_is_named_whatever_went_wrong(folder, body, expected, got):
+    solve(folder, "3.1", body)
+    code, output = practice(folder, "check")
+    assert code == 1 and re.search(rf"expected +({expected})", output) and re.search(rf"got +.*{got}", output)
+
+
 @pytest.mark.parametrize("text, words", [
     (b"# exercise 2.1: x\ndef f(:\n", "this is no Python yet"), (b"# exercise 2.1: x\n\xff\xfe\n", "this is no Python yet"),
     (b"# exercise 2.1: x\nimport nowhere\n", "No module named 'nowhere'"), (b"# exercise 2.1: x\n", "definitions"),
@@ -216,7 +234,7 @@ def test_an_endless_loop_is_stopped_and_its_line_named(tmp_path):
 def test_what_a_learners_code_starts_ends_with_the_check(tmp_path):
     one, file = ALL["2.1"], tmp_path / "given.py"
     file.write_text(f"import os, subprocess\nsubprocess.Popen(['sleep', '{SLEEPER}'])\nos._exit(0)\n", encoding="utf-8")
-    assert check([job(one, file)])[0]["failure"]["kind"] == "broken"
+    assert check([job(one, file)])[0]["failure"]["kind"] == "ended"
     assert SLEEPER not in processes()
 
 

@@ -98,6 +98,11 @@ def test_a_second_task_in_progress_moves_the_first_back():
     assert "task 1" in moved_back(one, two) and "task 3" not in moved_back(one, two)
 
 
+def test_another_change_of_status_leaves_the_task_in_progress_where_it_is():
+    one = set_status(normalise(["a", "b"]), 1, "in_progress")
+    assert statuses(set_status(one, 2, "done")) == ["in_progress", "done"]
+
+
 def test_who_puts_a_task_back_by_hand_is_not_told_so():
     one = set_status(normalise(["a", "b"]), 1, "in_progress")
     assert moved_back(one, set_status(one, 1, "pending")) == ""

@@ -383,13 +383,16 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(agent):
     assert job.status == "running"
 
 
-def test_ctrl_c_right_after_a_notice_was_added_does_not_double_it(workspace, stand_in):
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_ctrl_c_around_the_adding_of_a_notice_neither_loses_nor_doubles_it(workspace, stand_in, moment):
     class Interrupted(Background):
         struck = False
 
         def add(self, messages, message):
-            super().add(messages, message)
-            if "<notification" in str(message["content"]) and not self.struck:
+            strikes = "<notification" in str(message["content"]) and not self.struck
+            if not strikes or moment == "after":
+                super().add(messages, message)
+            if strikes:
                 self.struck = True
                 raise KeyboardInterrupt
 

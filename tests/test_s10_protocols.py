@@ -342,8 +342,10 @@ def test_behind_the_gate_the_rules_of_the_lead_hold():
         def decide(self, tool, given):
             return core.Decision("deny", "strict") if tool.name == "write" else super().decide(tool, given)
 
-    inner = Strict(deny=["bash(rm *)"], asker=lambda *question: "always")
+    inner = Strict(deny=["bash(rm *)", "read(.env*)"], asker=lambda *question: "always")
     gate = PlanGate(inner)
+    reader = core.Tool("read", "", {"type": "object", "properties": {"path": {"type": "string"}}}, print, read_only=True)
+    assert gate.decide(reader, {"path": ".env"}).why == "the rule read(.env*) forbids it"
     gate.approved = True
     tool = core.Tool("write", "", {"type": "object"}, print)
     bash = core.Tool("bash", "", {"type": "object", "properties": {"command": {"type": "string"}}}, print)
