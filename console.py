@@ -43,8 +43,8 @@ from screen import Meter, Screen, clean, context_report, details, one_line, shor
 AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
 HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:
   bash ls -la ;; bash ls *.nope ;; say Done.   one reply after the other
-  read a.txt ++ read b.txt                     two calls in one reply
-  edit a.txt :: old text :: new text           fields in order, or JSON
+  bash ls ++ bash pwd                          two calls in one reply
+  edit a.txt :: old text :: new text           fields in order, or JSON (edit: from s02 on)
 A real model: put ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL into .env."""
 
 
@@ -142,7 +142,7 @@ class Program:
                           "cache_creation_input_tokens": figures["written"]},
                 "cost": None if figures["unpriced"] else round(figures["cost"], 6),
                 "messages": self.messages}), flush=True)
-        elif stop not in ("error", "interrupted"):
+        elif answer and stop not in ("error", "interrupted"):
             print(clean(answer) if sys.stdout.isatty() else answer, flush=True)
         return 130 if stop == "interrupted" else int(failed)
 
@@ -328,10 +328,12 @@ class Program:
             self.screen.print(f"the stand-in plays: {step['script']}", "dim", 2)
         stop = self.show_turn(agent, messages, step["script"] if offline else step["prompt"])
         if stop == "interrupted":
+            getattr(agent, "dismiss", int)()  # what it has started would go on in a folder that is gone
+            core.end_shells(agent.workspace.root)
             raise KeyboardInterrupt
-        fails = step.get("fails", False) and core.settings().offline  # only there is the window as small as planned
-        self.demo_failed |= (stop == "error") != fails
-        if "after" in step:
+        # a step fails on purpose only where the window is as small as planned
+        self.demo_failed |= (stop == "error") != (offline and step.get("fails", False))
+        if "after" in step and not self.demo_failed:
             self.screen.print(step["after"](agent, messages), "cyan")
 
 

@@ -46,10 +46,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trouble import LONGEST_WAIT, explain, may_pass, retry_wait, too_long, what_happened
-from workspace import OUTPUT_LIMIT, HeadTail, Interrupted, Shell, ToolError, Workspace, atomic_write, locked
+from workspace import OUTPUT_LIMIT, HeadTail, Interrupted, Shell, ToolError, Workspace, atomic_write, end_shells, locked
 
 # passed on from workspace: a session imports core alone
-__all__ = ["HeadTail", "Interrupted", "Shell", "ToolError", "Workspace", "atomic_write", "locked"]
+__all__ = ["HeadTail", "Interrupted", "Shell", "ToolError", "Workspace", "atomic_write", "end_shells", "locked"]
 
 # ---------------------------------------------------------------------------------- events
 
@@ -224,6 +224,9 @@ def _build_client(found: Settings):
     if not re.fullmatch(f"({WINDOW})?", found.context_window):
         raise ValueError(f"CONTEXT_WINDOW is {found.context_window!r}: "
                          "give a number of tokens, 1000 or more, such as 32768")
+    if not re.fullmatch("[ -~]*", found.api_key + found.auth_token):  # nobody below may say it with the key in it
+        raise ValueError("the key holds a line break or a character that no header can carry: "
+                         "check ANTHROPIC_API_KEY and ANTHROPIC_AUTH_TOKEN in the environment or in .env")
     if found.offline:
         import offline
 

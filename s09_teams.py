@@ -390,9 +390,9 @@ class Leading(Corresponding):
 
     def dismiss(self) -> None:
         """Stops all teammates and waits for their threads, but not long: they end with the program anyway."""
+        atexit.unregister(self.dismiss)  # once is enough: at the end of the program the folder may be gone
         deadline = time.monotonic() + STOP_SECONDS
-        for teammate in self.teammates.values():
-            teammate.leave()
+        [teammate.leave() for teammate in self.teammates.values()]
         for teammate in self.teammates.values():
             teammate.thread.join(max(0, deadline - time.monotonic()))
 

@@ -232,7 +232,7 @@ class Screen:
         lines = text.rstrip().split("\n")
         shown = [self.line(line, indent + 2) for line in lines[:FOLDED_LINES]]
         if len(lines) > FOLDED_LINES:
-            shown.append(f"… {len(lines) - FOLDED_LINES:,} more lines")
+            shown.append(f"… {len(lines) - FOLDED_LINES:,} more lines" + ", with a gap" * ("bytes left out ...]" in text))
         self.print("\n".join(shown), "red" if event.get("is_error") else "dim", indent + 2)
 
     def on_notice(self, event: dict, indent: int) -> None:

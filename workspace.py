@@ -170,9 +170,9 @@ class Shell:
         self.exited.wait(0.5)
 
 
-def end_shells() -> None:
-    """At the end of the program: all commands are asked at once, and after 0.5 s forced."""
-    shells = list(Shell.living)
+def end_shells(folder: Path | None = None) -> None:
+    """At the end of the program: all commands in a folder are asked at once, and after 0.5 s forced."""
+    shells = [shell for shell in list(Shell.living) if not folder or shell.folder.is_relative_to(folder)]
     for number in (signal.SIGTERM, FORCE):
         for shell in shells:
             shell.killed = True
