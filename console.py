@@ -44,7 +44,7 @@ AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
 HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:
   bash ls -la ;; bash ls *.nope ;; say Done.   one reply after the other
   bash ls ++ bash pwd                          two calls in one reply
-  edit a.txt :: old text :: new text           fields in order, or JSON (edit: from s02 on)
+  edit a.txt :: old text :: new text           from s02: in order, or JSON
 A real model: put ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL into .env."""
 
 
@@ -166,13 +166,13 @@ class Program:
         line = self.screen.line(f"● {tool.name}  {summary(given)}", 2)
         if line.endswith("…") or line.count("  ") > len(given):  # cut, or a value may look like two
             self.screen.print(details(given), "yellow", 4)
-        who = "" if agent == "main" else f"{agent}: "
         inner = rule.partition("(")[2].removesuffix(")")
         always = rule if not inner else inner if inner.endswith(" *") else "exactly this"
-        question = f"    {who}allow? [y]es [n]o [a]lways {always}: "
-        for _ in range(3):
-            self.screen.rest()
-            self.screen.prompt = question  # what other threads have to say goes above it
+        question = f"    {'' if agent == 'main' else agent + ': '}allow? [y]es [n]o [a]lways {always}: "
+        for question in (question, *["    answer y, n or a: "] * 2):
+            with self.screen.lock:  # a drawing that has begun ends before it; what follows goes above it
+                self.screen.rest()
+                self.screen.prompt = question
             try:
                 if chosen := choice(input(question)):
                     return chosen

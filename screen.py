@@ -206,8 +206,8 @@ class Screen:
         self.print(Text.assemble((clean(who), color), " ", (clean(text), style)), indent=indent)
 
     def on_request(self, event: dict, indent: int) -> None:
-        if self.color and self.file.isatty() and indent == 2 and not self.prompt:
-            with self.lock:
+        with self.lock:  # with the look at the prompt: a question may come up now
+            if self.color and self.file.isatty() and indent == 2 and not self.prompt:
                 self.rest()
                 self.status = self.rich(self.file).status("", spinner="dots")
                 self.status.start()
