@@ -44,7 +44,7 @@ AGAIN = 2.0  # seconds within which a second Ctrl-C at the prompt leaves
 HOW_TO_PLAY = """The stand-in model does not think; it plays what you type:
   bash ls -la ;; bash ls *.nope ;; say Done.   one reply after the other
   bash ls ++ bash pwd                          two calls in one reply
-  edit a.txt :: old text :: new text           from s02: in order, or JSON
+  edit a.txt :: old text :: new text           fields in order, or JSON (s02)
 A real model: put ANTHROPIC_API_KEY or ANTHROPIC_BASE_URL into .env."""
 
 

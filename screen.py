@@ -176,10 +176,10 @@ class Screen:
         except Exception:
             self.print(text, file=sys.stdout)
 
-    def line(self, text: str, indent: int = 0) -> str:
-        """The first line of a text, cut with … where it would leave the screen (counted in cells)."""
+    def line(self, text: str, indent: int = 0, rows: int = 1) -> str:
+        """The first line of a text, cut with … where it would need more rows of the screen (counted in cells)."""
         first, *more = clean(text).split("\n")
-        room = max(10, width(self.file) - indent - 1)
+        room = max(10, rows * (width(self.file) - indent - 1))
         if len(first) > room or not first.isascii():
             from rich.cells import cell_len, set_cell_size
 
@@ -230,9 +230,10 @@ class Screen:
     def on_tool_result(self, event: dict, indent: int) -> None:
         text = core.text_of([block for block in core.as_blocks(event["content"]) if block["type"] == "text"])
         lines = text.rstrip().split("\n")
-        shown = [self.line(line, indent + 2) for line in lines[:FOLDED_LINES]]
-        if len(lines) > FOLDED_LINES:
-            shown.append(f"… {len(lines) - FOLDED_LINES:,} more lines" + ", with a gap" * ("bytes left out ...]" in text))
+        # why a call failed is worth three rows
+        shown = [self.line(line, indent + 2, 1 + 2 * bool(event.get("is_error"))) for line in lines[:FOLDED_LINES]]
+        if (more := len(lines) - FOLDED_LINES) > 0:
+            shown.append(f"… {more:,} more lines" + ", with a gap" * ("bytes left out ...]" in text))
         self.print("\n".join(shown), "red" if event.get("is_error") else "dim", indent + 2)
 
     def on_notice(self, event: dict, indent: int) -> None:
