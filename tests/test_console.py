@@ -436,6 +436,17 @@ def test_in_any_width_nothing_is_cut_without_a_mark(columns, monkeypatch):
     assert "…" in file.getvalue() and "end" not in file.getvalue()
 
 
+def test_why_a_call_failed_has_three_rows_and_a_result_one_for_each_line(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("TERM", "dumb")
+    file, long, longer = Tty(), "word " * 15 + "end", "word " * 25 + "end"
+    shown = screen.Screen(file)
+    for text, error, whole in ((long, True, True), (longer, True, False), (long, False, False)):
+        file.truncate(0)
+        shown.listen({"kind": "tool_result", "content": text, "is_error": error})
+        assert ("end" in file.getvalue()) is whole and ("…" in file.getvalue()) is not whole
+
+
 @pytest.mark.parametrize("number, text", [(0, "0"), (999, "999"), (1000, "1k"), (1149, "1.1k"), (99_600, "100k"),
                                           (200_000, "200k"), (999_600, "1M"), (1_250_000, "1.2M")])
 def test_short_counts(number, text):
