@@ -52,10 +52,10 @@ class Program:
     """One run of a session: its agent, its conversation, and the ways to drive them."""
 
     def __init__(self, arguments: argparse.Namespace, make_agent: Callable, session: str, title: str,
-                 demo: Sequence[dict], commands: dict[str, Callable], own: Sequence[str]):
+                 demo: Sequence[dict], commands: dict[str, Callable], options: dict[str, dict]):
         self.arguments, self.session, self.title = arguments, session, title
-        own_options = {name: getattr(arguments, name) for name in own}
-        self.make_agent = functools.partial(make_agent, **own_options) if own_options else make_agent
+        own = {name: getattr(arguments, name) for name in (key.lstrip("-").replace("-", "_") for key in options)}
+        self.make_agent = functools.partial(make_agent, **own) if own else make_agent
         self.demo, self.demo_failed = demo, False
         self.waiting: list[str] = []  # prompts that were typed before they could be read
         self.left_at = 0.0  # when Ctrl-C was pressed last
@@ -168,8 +168,8 @@ class Program:
             self.screen.print(details(given), "yellow", 4)
         inner = rule.partition("(")[2].removesuffix(")")
         always = rule if not inner else inner if inner.endswith(" *") else "exactly this"
-        question = f"    {'' if agent == 'main' else agent + ': '}allow? [y]es [n]o [a]lways {always}: "
-        for question in (question, *["    answer y, n or a: "] * 2):
+        first = f"    {'' if agent == 'main' else agent + ': '}allow? [y]es [n]o [a]lways {always}: "
+        for question in (first, *["    answer y, n or a: "] * 2):
             with self.screen.lock:  # a drawing that has begun ends before it; what follows goes above it
                 self.screen.rest()
                 self.screen.prompt = question
@@ -305,9 +305,12 @@ class Program:
 
     def play_demo(self, *_) -> None:
         """play this session's demonstration in a throw-away workspace"""
-        kept, self.meter = self.meter, Meter()  # the figures of the user's own conversation stay
-        with tempfile.TemporaryDirectory(prefix="agent-demo-", ignore_cleanup_errors=True) as folder:
+        with contextlib.ExitStack() as ends:
+            ends.callback(setattr, self, "meter", self.meter)  # the figures of the user's own conversation stay
+            self.meter, self.demo_failed = Meter(), False
+            folder = ends.enter_context(tempfile.TemporaryDirectory(prefix="agent-demo-", ignore_cleanup_errors=True))
             workspace, cast = core.Workspace(folder), None
+            ends.callback(core.end_shells, workspace.root)
             for step in self.demo:
                 for name, content in step.get("files", {}).items():
                     core.atomic_write(workspace.path(name), content.encode("utf-8"))
@@ -316,8 +319,8 @@ class Program:
                 if cast != wanted:
                     cast, messages = wanted, []
                     agent = self.build(workspace, wanted[0], "yes" if offline else "", wanted[1])
+                    ends.callback(getattr(agent, "dismiss", int))  # its team would go on in a folder that is gone
                 self.play_step(step, agent, messages)
-        self.meter = kept
 
     def play_step(self, step: dict, agent, messages: list[dict]) -> None:
         """One step of a demonstration: what to see, the prompt, the turn, the figure."""
@@ -328,11 +331,9 @@ class Program:
             self.screen.print(f"the stand-in plays: {step['script']}", "dim", 2)
         stop = self.show_turn(agent, messages, step["script"] if offline else step["prompt"])
         if stop == "interrupted":
-            getattr(agent, "dismiss", int)()  # what it has started would go on in a folder that is gone
-            core.end_shells(agent.workspace.root)
             raise KeyboardInterrupt
         # a step fails on purpose only where the window is as small as planned
-        self.demo_failed |= (stop == "error") != (offline and step.get("fails", False))
+        self.demo_failed |= (stop == "error") != (core.settings().offline and step.get("fails", False))
         if "after" in step and not self.demo_failed:
             self.screen.print(step["after"](agent, messages), "cyan")
 
@@ -364,9 +365,8 @@ def main(make_agent: Callable, session: str, title: str, demo: Sequence[dict] = 
         signal.signal(getattr(signal, name), end)
     try:
         core.load_env_file()
-        own = [name.lstrip("-").replace("-", "_") for name in options or {}]
         arguments = parse_arguments(session, title, options or {})
-        program = Program(arguments, make_agent, session, title, demo, commands or {}, own)
+        program = Program(arguments, make_agent, session, title, demo, commands or {}, options or {})
         threading.Thread(target=preload, daemon=True).start()
         if program.interactive and not program.arguments.demo:
             edit_lines()

@@ -171,7 +171,7 @@ class Shell:
 
 
 def end_shells(folder: Path | None = None) -> None:
-    """At the end of the program: all commands in a folder are asked at once, and after 0.5 s forced."""
+    """At the end of the program, or of a folder: all commands in it are asked at once, and after 0.5 s forced."""
     shells = [shell for shell in list(Shell.living) if not folder or shell.folder.is_relative_to(folder)]
     for number in (signal.SIGTERM, FORCE):
         for shell in shells:

@@ -367,7 +367,7 @@ def work(graph, pipe):
 
 random.seed(7)
 said = {}
-for round in range(100):
+for round in itertools.count(1):
     reading, writing = os.pipe()
     if not (pid := os.fork()):
         work(TaskGraph(sys.argv[2]), writing)
@@ -381,6 +381,8 @@ for round in range(100):
     order = ["pending", "in_progress", "done"]
     lost = [i for i in said if i not in tasks or order.index(tasks[i]["status"]) < order.index(said[i])]
     assert not lost, (round, lost)
+    if round >= 100 and len(said) > 50:  # on a slow machine many are killed before they have stored anything
+        break
 print(len(said))
 """
 
@@ -393,7 +395,7 @@ def test_a_kill_at_a_hundred_random_moments_loses_nothing_that_was_stored(graph)
                           check=False)
     assert done.returncode == 0, done.stderr
     tasks = graph.load()
-    assert 10 < int(done.stdout) <= len(tasks) and not list(graph.folder.glob("*.damaged"))
+    assert 50 < int(done.stdout) <= len(tasks) and not list(graph.folder.glob("*.damaged"))
     assert graph.create("it goes on", list(tasks)[-1:])[1].keys() > tasks.keys()
 
 
