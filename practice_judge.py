@@ -29,8 +29,10 @@ OPTIONS = ["-x", "-q", "--tb=native", "-p", "no:cacheprovider",
            "-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}"]
 MANY = 4  # jobs: with more it pays to import the SDK first, and to compile tests and sessions once
 SHARE = """import gc, os, runpy, sys
+gc.disable()
 import anthropic, pytest, rich.console, rich.markdown
 gc.freeze()  # none of this will ever be garbage
+gc.enable()
 del sys.argv[0]
 sys.path[0] = os.path.dirname(sys.argv[0])
 if sys.dont_write_bytecode:

@@ -3,6 +3,7 @@
 import gc
 import importlib
 import io
+import itertools
 import json
 import os
 import signal
@@ -25,6 +26,7 @@ gc.disable()  # until all tests are imported
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # the many programs that tests start need not be compiled each time
 LONGEST = ["practice", "s12_worktrees", "docs", "console", "workspace", "endpoints", "trouble", "s06_compact", "s09_teams",
            "offline", "s11_autonomous", "s01_agent_loop"]  # the longest first
+HOMES = itertools.count()
 SETTINGS = [name for name in os.environ if name.startswith(("ANTHROPIC_", "OFFLINE_", "API_"))] + ["MODEL_ID", "NO_COLOR"]
 
 
@@ -79,7 +81,7 @@ def clean_environment(monkeypatch, tmp_path_factory):
     """No key, no endpoint, no colour setting and no home of the person who runs the tests."""
     for name in SETTINGS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp(f"home-{next(HOMES)}", numbered=False)))  # counting is quicker
     signal.signal(signal.SIGINT, signal.default_int_handler)
     listeners = list(core.listeners)
     yield

@@ -207,13 +207,15 @@ def end_all(children, folder):
 
 @functools.cache
 def warm_up():
-    """Imports what takes long, once for all programs."""
+    """Imports what takes long, once for all programs; collections would find nothing meanwhile."""
+    gc.disable()
     import anthropic  # noqa: F401
     import rich.console
     import rich.markdown  # noqa: F401
     import yaml  # noqa: F401
 
     gc.freeze()
+    gc.enable()
 
 
 def become(streams, words, folder, environment):
